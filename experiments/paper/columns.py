@@ -1,6 +1,6 @@
 """Tables as lists of columns, and what the rows of all tables of runs have."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -10,7 +10,9 @@ from rich.table import Table as ConsoleTable
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.common.text_tables import escape, markdown_table, narrow
-from graphfl_jax.configs.base import variant_of
+from graphfl_jax.configs.base import methods, variant_of
+from graphfl_jax.configs.values import values_of
+from graphfl_jax.declarations import NOTHING
 
 Row = dict[str, Any]  # of a table: a method in a cell
 
@@ -100,6 +102,24 @@ def common_row(config, runs: list[dict]) -> Row:
         "source": first["dataset"]["source"],
         "extent": first["dataset"]["extent"],
     }
+
+
+def printed_score(row: Row, config, printed: Mapping, exact: Mapping = NOTHING):
+    """What a paper prints for the method of a row; None where the row is not this method.
+
+    A row is the method if its configuration has the values that define it, rates and optimisers
+    among them, which its name does not show. Simulated data have no printed score.
+
+    Args:
+      row: from `common_row`.
+      config: of its runs.
+      printed: by method.
+      exact: by method, further fields that the paper states.
+    """
+    name, (values, _) = row["method"], values_of(config)
+    stated = {**methods().get(name, NOTHING), **exact.get(name, NOTHING)}
+    same = all(values.get(field) == value for field, value in stated.items())
+    return printed.get(name) if same and row["source"] != "simulated" else None
 
 
 def seed_statistics(summaries: list[dict], scale: float) -> dict:

@@ -18,8 +18,10 @@ from graphfl_jax.declarations import NOTHING
 
 # The upper bound of the paper: all clients have the first architecture.
 UPPER_BOUND = "fedavg"
-LAYERED = tuple(needing("layers"))
-METHODS = (UPPER_BOUND, "local", "pfedhn-het", "distillation", *LAYERED)
+# Of the paper, with its rate and optimiser. The others have rates that were searched.
+PAPER = ("flha-ghn-paper", "flha-ghn-no-gnn-paper")
+LAYERED = tuple(name for name in needing("layers") if name not in PAPER)
+METHODS = (UPPER_BOUND, "local", "pfedhn-het", "distillation", *LAYERED, PAPER[0])
 
 RESIDUAL, XRAY, HYBRID = (
     tuple(f"{kind}{i}" for i in range(4)) for kind in ("arch", "chest", "hybrid")
@@ -49,6 +51,7 @@ class Size(NamedTuple):
 
 
 SIZES = {"small": Size(8, 16, 2000, 40, 25, 2000), "full": Size(64, 0, 0, 1000, 0, 10_000)}
+EXACT = dict.fromkeys(PAPER, {"model.width": SIZES["full"].width})
 
 
 class Place(NamedTuple):
@@ -96,7 +99,7 @@ NONE_REPLACED = "none replaced"
 BOTH = ("cifar10", "cifar100")
 TABLES = {
     "flha_1": Design(METHODS, RESIDUAL, _numbers_of_clients(BOTH, (4, 8, 16), RESIDUAL)),
-    "flha_2": Design(LAYERED, PLAIN, _numbers_of_clients(BOTH, (4, 8), PLAIN)),
+    "flha_2": Design((*LAYERED, *PAPER), PLAIN, _numbers_of_clients(BOTH, (4, 8), PLAIN)),
     "flha_3": Design(
         tuple(method for method in METHODS if method != "distillation"),
         XRAY,
@@ -106,17 +109,17 @@ TABLES = {
         clients=("4",),
     ),
     "flha_5": Design(
-        (UPPER_BOUND, "local", *LAYERED),
+        (UPPER_BOUND, "local", *LAYERED, PAPER[0]),
         CLIENTS,
         tuple(map(_dirichlet, (100.0, 1.0, 0.1))),
         tests={"own": "test", "balanced": "balanced"},
     ),
     "flha_7": Design(
-        LAYERED,
+        (*LAYERED, PAPER[0]),
         (*RESIDUAL, SMALL_CNN),
         (Place("cifar10", NONE_REPLACED, 4, RESIDUAL), *map(_without, RESIDUAL)),
     ),
-    "flha_b": Design(LAYERED, HYBRID, _numbers_of_clients(BOTH, (4, 8), HYBRID)),
+    "flha_b": Design((*LAYERED, PAPER[0]), HYBRID, _numbers_of_clients(BOTH, (4, 8), HYBRID)),
 }
 # table -> (data set, setting, name of the test set) -> method -> column -> score in %
 PUBLISHED = {
@@ -161,13 +164,16 @@ def cell(place: Place, profile: str = "small") -> Cell:
         place.setting,
         changes | {"eval_every": changes["rounds"]},
         base="flha_cifar10",
-        of_methods={UPPER_BOUND: {"model.architectures": place.architectures[:1]}},
+        of_methods={
+            UPPER_BOUND: {"model.architectures": place.architectures[:1]},
+            **dict.fromkeys(PAPER, {"local_epochs": 0 if size.steps else 1}),
+        },
     )
 
 
 # ------------------------------------------------------------------------ unseen architectures
 
-UNSEEN_METHODS = ("local", *LAYERED)  # local training starts from scratch
+UNSEEN_METHODS = ("local", *LAYERED, PAPER[0])  # local training starts from scratch
 REFINING = 20  # rounds of a new client, with as many steps each as those of the others
 SHOWN = (0, 1, 5, REFINING)  # of these rounds, in tables
 RANDOM_START_LR = 0.3  # of a new client that starts from a random model, chosen by validation

@@ -21,14 +21,15 @@ DROP = "mean drop"
 FULL_WIDTH = flha.SIZES["full"].width
 FLOAT = 4e6  # bytes of a million of floats
 CAPTION = """\
-Test {metric} in %, means over {seeds} seeds. The columns of {columns} have P, the method's own
-predictor: for FLHA-GHN and its controls this is the generated model whose head the client has
-refined. G and P are means over these columns, and *sd seeds* is the standard deviation of P
-over seeds; its divisor is the number of seeds. L is left out: it equals G, because the cosine
-schedule has ended. A line *published* has what the paper prints for the method above it, and
-its mean. *M down* and *M up* are the millions of numbers that a client receives and
-sends in a round; where architectures differ in them, this is the mean over clients. fedavg has
-the first architecture alone: it is the paper's upper bound.
+Test {metric} in %, means over {seeds} seeds. The columns of {columns} have P, the method's
+own predictor: for FLHA-GHN and its controls this is the generated model whose head the
+client has refined. G and P are means over these columns, and *sd seeds* is the standard
+deviation of P over seeds; its divisor is the number of seeds. L is left out: it equals G,
+because the cosine schedule has ended. A line *published* has what the paper prints for the
+method above it, and its mean; that of FLHA-GHN is below flha-ghn-paper alone, and only with
+the paper's width. *M down* and *M up* are the millions of numbers that a client receives
+and sends in a round; where architectures differ in them, this is the mean over clients.
+fedavg has the first architecture alone: it is the paper's upper bound.
 """
 TESTS = {
     "pooled": "All clients are scored on the test images of all clients.\n",
@@ -54,7 +55,7 @@ def table_row(table: str, cell: Cell, config, runs: list[dict]) -> Row:
     row = _row(cell, config, runs) | {"lines": None}
     if row["diverged"]:
         return row
-    scale, columns = UNITS[row["metric"]][0], columns_of(table, config)
+    scale, clients_of = UNITS[row["metric"]][0], columns_of(table, config)
     row["lines"] = []
     for test, split in flha.TABLES[table].tests.items():
         scores = [run["scores"]["final" if split == "test" else split] for run in runs]
@@ -64,12 +65,12 @@ def table_row(table: str, cell: Cell, config, runs: list[dict]) -> Row:
                     scale * np.mean(np.array(points[point]["per_client"])[ids])
                     for points in scores
                 ]
-                for name, ids in columns.items()
+                for name, ids in clients_of.items()
             }
             for point in POINTS
         }
-        cell_scores = flha.PUBLISHED[table].get((cell.dataset, cell.setting, test), {})
-        published = None if row["source"] == "simulated" else cell_scores.get(row["method"])
+        printed = flha.PUBLISHED[table].get((cell.dataset, cell.setting, test), {})
+        published = columns.printed_score(row, config, printed, flha.EXACT)
         row["lines"].append({"test": test, "points": points, "published": published})
     return row
 
@@ -242,8 +243,7 @@ def unseen_row(cell: Cell, config, runs: list[dict]) -> Row:
     row = _row(cell, config, runs)
     row["size"] += f"; then {config.new_clients.rounds} rounds of the new client"
     scale = UNITS[row["metric"]][0]
-    printed = flha.UNSEEN.get(row["method"], {}).get(name)
-    published = None if row["source"] == "simulated" else printed
+    printed = columns.printed_score(row, config, flha.UNSEEN, flha.EXACT) or {}
     scores = {
         point: [
             [scale * scores[point]["mean"] for scores in curve]
@@ -251,7 +251,8 @@ def unseen_row(cell: Cell, config, runs: list[dict]) -> Row:
         ]
         for point in POINTS
     }
-    return row | {"published": published, "scores": None if row["diverged"] else scores}
+    scores = None if row["diverged"] else scores
+    return row | {"published": printed.get(name), "scores": scores}
 
 
 def _after(rounds):

@@ -53,6 +53,10 @@ FILES = {
     "distillation": "distillation",
     "flha_ghn_no_gnn": "flha_ghn",
     "flha_ghn_table": "flha_ghn",
+    "pfedgat_paper": "pfedgat",
+    "pfedgat_direct_paper": "pfedgat",
+    "flha_ghn_paper": "flha_ghn",
+    "flha_ghn_no_gnn_paper": "flha_ghn",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

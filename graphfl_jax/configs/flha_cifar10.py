@@ -4,12 +4,12 @@
     graphfl run flha_cifar10:fedavg \\
         --config.model.architectures=arch0
 
-By default, the clients have arch0 to arch3 at an eighth of their channels, images of 16 pixels
-and 2,000 examples each, for a machine without an accelerator. The networks of the paper, see
-graphfl_jax/models/architectures.py, have --config.model.width=64, --config.data.image_size=32
-and --config.data.cap=0. With a single architecture, every method can be chosen: the second
-command is the upper bound of the paper. Without the files, images are simulated, see
-docs/guide/data.md.
+By default, the clients have arch0 to arch3 at an eighth of their channels, images of 16
+pixels and 2,000 examples each, for a machine without an accelerator. The networks of the
+paper, see graphfl_jax/models/architectures.py, have --config.model.width=64,
+--config.data.image_size=32 and --config.data.cap=0; flha-ghn-paper has these, and 1000 rounds
+of an epoch. With a single architecture, every method can be chosen: the second command is the
+upper bound of the paper. Without the files, images are simulated, see docs/guide/data.md.
 Quick look: add --config.data.cap=200 --config.rounds=5 --config.local_steps=5.
 """
 
@@ -24,7 +24,21 @@ METHODS = {
     "local": {"client_lr": 0.8},
     "distillation": {"client_lr": 0.4},
     "pfedhn-het": PFEDHN | {"client_lr": 0.1, "server_lr": 0.3},
+    "flha-ghn-paper": {},
+    "flha-ghn-no-gnn-paper": {},
 }
+# The sizes of the paper, in which a round is an epoch.
+PAPER = dict.fromkeys(
+    ("flha-ghn-paper", "flha-ghn-no-gnn-paper"),
+    {
+        "data.image_size": 32,
+        "data.cap": 0,
+        "model.width": 64,
+        "rounds": 1000,
+        "local_epochs": 1,
+        "eval_every": 50,
+    },
+)
 SETTINGS = {
     "data.image_size": 16,
     "data.clients": 4,
@@ -44,4 +58,5 @@ SETTINGS = {
 
 def get_config(method="flha-ghn"):
     """The configuration of a method of `base.methods`."""
-    return base.configure(method, "cifar10", tuned=METHODS, settings=SETTINGS)
+    settings = SETTINGS | PAPER.get(method, {})
+    return base.configure(method, "cifar10", tuned=METHODS, settings=settings)

@@ -23,7 +23,13 @@ METHODS = {
     "pfedhn": PFEDHN,
     "pfedhn-het": PFEDHN,
     **dict.fromkeys(base.needing("layers"), MOMENTUM),
+    "flha-ghn-paper": {},
+    "flha-ghn-no-gnn-paper": {},
 }
+# The network and the epochs of the paper of pFedGAT.
+PAPER = dict.fromkeys(
+    ("pfedgat-paper", "pfedgat-direct-paper"), {"model.name": "conv3", "local_epochs": 5}
+)
 # Without clipped gradients, it diverges on clients of two classes.
 SETTINGS = base.CLIPPED | {
     "data.graph": "knn",
@@ -43,4 +49,5 @@ def configure(method: str, data: str, **settings) -> ConfigDict:
     Names of further settings have __ for the dots.
     """
     dotted = {name.replace("__", "."): value for name, value in settings.items()}
+    dotted |= PAPER.get(method, {})
     return base.configure(method, data, tuned=METHODS, settings=SETTINGS | dotted)

@@ -280,6 +280,14 @@ def _loader(image_set: ImageSet):
         root,
         source: Annotated[str, forms("real", "simulated")] = "auto",
         partition: Partition = "pathological",
+        examples: Annotated[
+            int,
+            Integer(
+                "Training examples of all clients together, drawn before they are divided; 0 "
+                "is all. With data.test=own, of training and test examples together.",
+                low=0,
+            ),
+        ] = 0,
         cap: Cap = 0,
         test: Test = "official",
         balanced_test: BalancedTest = 0,
@@ -301,7 +309,9 @@ def _loader(image_set: ImageSet):
         if test == "own":
             x, y, split = x[:train], y[:train], None
         divided = divided[: len(y)]
-        rows = label_skew.divide(partition, divided, kinds, split=split, cap=cap, seed=seed)
+        rows = label_skew.divide(
+            partition, divided, kinds, split=split, examples=examples, cap=cap, seed=seed
+        )
         splits = RandomSplit(seed, val_fraction)
         if split is not None:
             splits = [split_training(split[i], c, splits) for c, i in enumerate(rows)]
@@ -315,7 +325,7 @@ def _loader(image_set: ImageSet):
             name=image_set.name,
             source="real" if version else "simulated",
             split=splits,
-            extent=_extent(image_set, version, split, train, cap, image_size),
+            extent=_extent(image_set, version, split, train, examples, cap, image_size),
         )
         if balanced_test:
             federation = with_shared_split(federation, "balanced", *shared)
@@ -419,13 +429,15 @@ def _choose_balanced(y, classes, split, count, *, seed):
     return np.concatenate([rng.permutation(of_class)[:each] for of_class in rows])
 
 
-def _extent(image_set, version, split, train, cap, image_size):
+def _extent(image_set, version, split, train, examples, cap, image_size):
     """The part of the official data set, as `Federation.extent` states it."""
     notes = []
     if version and train < image_set.train:
         notes.append(f"{train} of {image_set.train} training images")
     if version and split is not None and len(split) - train < image_set.test:
         notes.append(f"{len(split) - train} of {image_set.test} test images")
+    if 0 < examples < train:
+        notes.append(f"{examples} training images drawn from all")
     if cap:
         notes.append(f"at most {cap} images of a split per client")
     if image_size and (image_size, image_size) != image_set.shape[:2]:

@@ -22,7 +22,7 @@ Clients = Annotated[int, Integer("Clients among which the examples are divided."
 DRAWS, ENOUGH = 1000, 10
 ARRAY = 112  # bytes of an array of a client's indices, without these
 FITS = 1000  # of a table to the sums of its rows and columns, at most
-_PARTITION, _ALIKE, _CAP = 1, 2, 3  # streams of random numbers
+_PARTITION, _ALIKE, _CAP, _SAMPLE = 1, 2, 3, 4  # streams of random numbers
 
 
 def iid(*, clients: Clients = 10, seed) -> Divide:
@@ -178,7 +178,14 @@ PARTITIONS = {
 
 
 def divide(
-    partition: Divide, labels, classes: int, *, split=None, cap: int = 0, seed: int
+    partition: Divide,
+    labels,
+    classes: int,
+    *,
+    split=None,
+    examples: int = 0,
+    cap: int = 0,
+    seed: int,
 ) -> list[np.ndarray]:
     """Divides examples among clients.
 
@@ -188,6 +195,7 @@ def divide(
       split: [n] names of splits. The partition divides "train"; every other split is divided so
         that a client has the same share of a class as of the training examples of that class.
         None: the partition divides all examples.
+      examples: most examples that the partition divides, drawn at random; 0 is all.
       cap: most examples of a client in a split, drawn at random; 0 is all.
 
     Returns:
@@ -199,6 +207,8 @@ def divide(
     """
     split = np.full(len(labels), "train") if split is None else split
     train = np.flatnonzero(split == "train")
+    if examples:
+        train = _rng(seed, labels, examples, _SAMPLE).permutation(train)[:examples]
     indices = [train[rows] for rows in partition(labels[train], classes)]
     _check_all_hold(indices, "training examples", "fewer --config.data.clients")
     counts = np.stack([np.bincount(labels[i], minlength=classes) for i in indices])  # [N, C]

@@ -489,6 +489,25 @@ def test_other_splits_have_the_class_proportions_of_training():
     assert np.abs(test - expected).max() <= 1
 
 
+def test_examples_are_drawn_from_the_whole_before_they_are_divided():
+    """The partition divides the sample as it would a whole; the test split stays whole."""
+    split = np.where(np.arange(1200) < 1000, "train", "test")
+    partition = label_skew.dirichlet(clients=5, beta=0.3, balanced=False, seed=2)
+    held = label_skew.divide(partition, LABELS, 10, split=split, examples=400, seed=2)
+    drawn = np.concatenate(held)
+    train = drawn[split[drawn] == "train"]
+    assert len(train) == len(set(train)) == 400
+    assert np.abs(np.bincount(LABELS[train], minlength=10) - 40).max() < 20
+    assert sorted(drawn[split[drawn] == "test"]) == list(range(1000, 1200))
+    sizes = [np.sum(split[rows] == "train") for rows in held]
+    assert sizes == [len(rows) for rows in partition(LABELS[train], 10)]
+    assert max(sizes) - min(sizes) > 20
+    other = label_skew.divide(partition, LABELS, 10, split=split, examples=400, seed=3)
+    assert set(np.concatenate(other)) != set(drawn)
+    everything = label_skew.divide(partition, LABELS, 10, split=split, examples=5000, seed=2)
+    assert sorted(np.concatenate(everything)) == list(range(1200))
+
+
 def test_cap_keeps_examples_of_the_client():
     split = np.where(np.arange(1200) < 1000, "train", "test")
     settings = {"split": split, "seed": 0}

@@ -19,6 +19,7 @@ from experiments.paper.figure_lines import (
 )
 from experiments.paper.flha import (
     CLIENTS,
+    EXACT,
     LAYERED,
     PLAIN,
     PUBLISHED,
@@ -58,7 +59,8 @@ from tests.commands import launched
 def test_the_published_drop_is_that_of_the_architectures_that_are_not_replaced():
     """The paper states 2.2 +- 1.4, over three architectures in each of four replacements."""
     table = {
-        setting: scores["flha-ghn"] for (_, setting, _), scores in PUBLISHED["flha_7"].items()
+        setting: scores["flha-ghn-paper"]
+        for (_, setting, _), scores in PUBLISHED["flha_7"].items()
     }
     whole = table.pop("none replaced")
     drops = [
@@ -73,8 +75,8 @@ def test_the_published_drop_is_that_of_the_architectures_that_are_not_replaced()
 
 
 def test_published_scores_of_one_federation_agree_between_tables():
-    same = PUBLISHED["flha_1"]["cifar10", "4 clients", ""]["flha-ghn"]
-    assert PUBLISHED["flha_7"]["cifar10", "none replaced", ""]["flha-ghn"] == same
+    same = PUBLISHED["flha_1"]["cifar10", "4 clients", ""]["flha-ghn-paper"]
+    assert PUBLISHED["flha_7"]["cifar10", "none replaced", ""]["flha-ghn-paper"] == same
 
 
 def test_the_gnn_lowers_two_of_the_sixteen_published_scores():
@@ -82,14 +84,14 @@ def test_the_gnn_lowers_two_of_the_sixteen_published_scores():
         (dataset, setting, name)
         for (dataset, setting, _), scores in PUBLISHED["flha_2"].items()
         for name in PLAIN
-        if scores["flha-ghn"][name] < scores["flha-ghn-no-gnn"][name]
+        if scores["flha-ghn-paper"][name] < scores["flha-ghn-no-gnn-paper"][name]
     ]
     assert lower == [("cifar100", "4 clients", "plain4"), ("cifar100", "8 clients", "plain13")]
 
 
 def test_distillation_is_above_flha_ghn_on_cifar10_with_four_clients_but_for_arch0():
     scores = PUBLISHED["flha_1"]["cifar10", "4 clients", ""]
-    above = [scores["distillation"][name] > scores["flha-ghn"][name] for name in RESIDUAL]
+    above = [scores["distillation"][name] > scores["flha-ghn-paper"][name] for name in RESIDUAL]
     assert above == [False, True, True, True]
 
 
@@ -126,6 +128,18 @@ def assert_optimiser_of_the_paper(config):
 @pytest.mark.parametrize("method", LAYERED)
 def test_the_optimiser_is_that_of_the_paper_in_all_configurations(name, method):
     assert_optimiser_of_the_paper(getattr(configs, name).get_config(method))
+
+
+@pytest.mark.parametrize("method", EXACT)
+def test_the_exact_method_has_what_the_paper_states_alone(method):
+    config = configs.flha_cifar10.get_config(method)
+    assert (config.client_optimizer, config.client_schedule) == ("sgd", "cosine")
+    hparams = config.hparams
+    assert hparams.client_lr == hparams.flha_head_lr == 0.009
+    assert not {"client_clip", "client_momentum", "client_weight_decay"} & set(hparams)
+    assert (config.model.width, config.data.image_size, config.data.cap) == (64, 32, 0)
+    assert (config.rounds, config.local_epochs) == (1000, 1)
+    assert config.algorithm.flha_head_epochs == 1
 
 
 @pytest.mark.parametrize("profile", SIZES)
@@ -240,8 +254,8 @@ def cells_of_rows(table, rows):
     return text_of(table).cells(rows)[1:]
 
 
-def row_of(table, place, method, *runs):
-    of_table = cells_of(table, "small")[place]
+def row_of(table, place, method, *runs, size="small"):
+    of_table = cells_of(table, size)[place]
     return table_row(table, of_table, paper_config(of_table, method), list(runs))
 
 
@@ -249,12 +263,17 @@ def test_a_row_has_the_means_of_each_architecture_and_their_spread():
     """Eight clients: those of arch0 are 0 and 4. Seeds have the means 0.4 and 0.5."""
     first = [0.1, 0.3, 0.5, 0.7] * 2
     second = [0.3, 0.3, 0.5, 0.7, 0.5, 0.3, 0.5, 0.9]
-    row = row_of("flha_1", 1, "flha-ghn", run_of(first), run_of(second))
+    runs = run_of(first), run_of(second)
+    row = row_of("flha_1", 1, "flha-ghn-paper", *runs, size="full")
     text, printed = cells_of_rows("flha_1", [row])
-    expected = "cifar10|8 clients|flha-ghn|25.00|30.00|50.00|75.00|35.00|45.00|5.00"
+    expected = "cifar10|8 clients|flha-ghn-paper|25.00|30.00|50.00|75.00|35.00|45.00|5.00"
     assert text == [*expected.split("|"), "1.250", "1.000"]
     paper = "cifar10|8 clients|published|89.50|88.10|86.50|88.50||88.15|||"
     assert printed == paper.split("|")
+    narrow = row_of("flha_1", 1, "flha-ghn-paper", *runs)
+    searched = row_of("flha_1", 1, "flha-ghn", *runs, size="full")
+    for other in (narrow, searched):  # not the paper's width, rate and optimiser
+        assert len(cells_of_rows("flha_1", [other])) == 1
 
 
 def test_the_upper_bound_has_a_score_of_one_architecture():
@@ -299,10 +318,10 @@ def test_drops_are_those_of_the_architectures_that_are_not_replaced():
     """The published ones, as if they were measured, with a second seed 0.1 points higher."""
     rows = []
     for place, federation in enumerate(TABLES["flha_7"].places):
-        printed = PUBLISHED["flha_7"]["cifar10", federation.setting, ""]["flha-ghn"]
+        printed = PUBLISHED["flha_7"]["cifar10", federation.setting, ""]["flha-ghn-paper"]
         scores = np.array([printed[name] for name in federation.architectures]) / 100
         seeds = [run_of(scores), run_of(scores + 0.001 * (place == 0))]
-        rows.append(row_of("flha_7", place, "flha-ghn", *seeds))
+        rows.append(row_of("flha_7", place, "flha-ghn-paper", *seeds, size="full"))
         rows.append(row_of("flha_7", place, "flha-ghn-table", *seeds))
     complete = with_drops(rows)
     assert complete[:-2] == rows and {row["setting"] for row in complete[-2:]} == {DROP}
@@ -503,11 +522,13 @@ def test_the_experiment_with_an_unseen_architecture_is_built(method):
 def test_a_row_has_the_scores_after_rounds_of_the_new_client():
     unseen = unseen_cell("arch1")
     config = paper_config(unseen, "flha-ghn")
+    wide = paper_config(unseen_cell("arch1", "full"), "flha-ghn-paper")
     runs = [joined_run(CLIMBING), joined_run(CLIMBING + 0.1)]
+    assert unseen_row(unseen, wide, runs)["published"] == 84.2
     row = unseen_row(unseen, config, runs)
     _, text = UNSEEN_TEXT.cells([row])
     expected = "cifar10|arch1 unseen|flha-ghn|25.00|27.00|35.00|65.00|5.00|75.00|1.250|1.000"
-    assert text == [*expected.split("|"), "84.20"]
+    assert text == [*expected.split("|"), ""]
     broken = unseen_row(unseen, config, [runs[0], joined_run([0.1], diverged_at=1)])
     _, text = UNSEEN_TEXT.cells([broken])
     assert text[3] == "1 of 2 diverged"
@@ -517,7 +538,7 @@ def test_a_row_has_the_scores_after_rounds_of_the_new_client():
 
 
 def test_generated_starts_are_above_random_ones_in_the_paper():
-    gains = [UNSEEN["flha-ghn"][name] - UNSEEN["local"][name] for name in RESIDUAL]
+    gains = [UNSEEN["flha-ghn-paper"][name] - UNSEEN["local"][name] for name in RESIDUAL]
     np.testing.assert_allclose(gains, [2.2, 2.9, 0.6, 2.0])
 
 

@@ -260,6 +260,8 @@ run @tpt48 .data.download=maybe
 run @fl60 .algorithm.name=fedsgd
 run @fl60 .eval.points=G,Q
 run @fl60 .client_chunk=-1
+run @cifar10 .data.examples=-1
+run @cifar10 .data.source=simulated .data.partition=iid .data.examples=5 -> data.clients=10
 run @fl60 .seed=-1
 run @fl60 .hparams.client_lr=-0.1
 run @fl60 .hparams.client_lr=nan
