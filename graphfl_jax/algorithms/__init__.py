@@ -53,6 +53,8 @@ FILES = {
     "distillation": "distillation",
     "flha_ghn_no_gnn": "flha_ghn",
     "flha_ghn_table": "flha_ghn",
+    "panacea_gcn": "panacea",
+    "panacea_attention": "panacea",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)
