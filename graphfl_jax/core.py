@@ -323,6 +323,7 @@ class Needs(NamedTuple):
     """What a method needs of a federation. It is checked when the method is built."""
 
     relations: bool = False  # between clients
+    edge_weights: bool = False  # of these relations
     held_out: str = ""  # the split in `ClientData.val`: "val"; or "test", which is a leak
     everyone: bool = False  # all clients in every round
     labels: bool = False  # a classification

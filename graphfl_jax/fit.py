@@ -84,6 +84,7 @@ def check_needs(
         if num_clients == 1:
             raise ValueError(f"{none} one client; choose another method")
         raise ValueError(f"{none} none; add edges to the file, or set --config.data.graph=knn")
+    _check_edge_weights(method, needs, federation)
     _check_held_out(method, needs.held_out, config, federation)
     if needs.parts:
         _check_objective(method, config)
@@ -99,6 +100,26 @@ def check_needs(
         raise ValueError(
             f"{method} needs {labels}, and {federation.name} is a {federation.task}; choose "
             f"another method"
+        )
+
+
+def _check_edge_weights(method, needs, federation):
+    """Refuses to read weights of relations that have none, and warns of own ones unread."""
+    weighted = (np.asarray((federation.everyone or federation.data).graph.edges) != 1).any()
+    if needs.edge_weights and not weighted:
+        raise ValueError(
+            f"algorithm.edge_weights=True needs relations with weights, and those of "
+            f"{federation.name} have none; give edge_weight, or leave algorithm.edge_weights "
+            f"out"
+        )
+    unread = needs.relations and not needs.edge_weights
+    if unread and weighted and federation.source == "own":
+        warnings.warn(
+            f"{federation.name}: {method} does not read edge_weight; set "
+            f"--config.algorithm.edge_weights=true, which only panacea has, or leave out "
+            f"edge_weight, and the edges that should not count",
+            RuntimeWarning,
+            stacklevel=4,
         )
 
 

@@ -84,6 +84,7 @@ LAYERED_VARIANTS = ("eager",)  # clients with different networks cannot be vmapp
 UNPOOLED = ("arch", "hybrid")  # beginnings of the names of architectures without pooling
 SUPPORTED_PANACEA = {
     "algorithm.layer": ("sage",),
+    "algorithm.edge_weights": (False,),
     "algorithm.output": ("direct",),
     "server_optimizer": ("polyak_sgd", "sgd", "adam"),
     "server_schedule": ("constant",),

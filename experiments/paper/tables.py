@@ -28,11 +28,16 @@ class Table(NamedTuple):
     clients: tuple[str, ...] = ()  # numbers of clients of the first size, as `datasets`
 
 
-def _panacea(name, changes=NOTHING):
+def _published(name, changes=NOTHING):
+    cells = tuple(Cell(dataset, changes=changes) for dataset in PANACEA_DATASETS)
+    return _panacea(name, PUBLISHED[name], cells, datasets=("fl60", "tpt48"))
+
+
+def _panacea(name, methods, cells, datasets=()):
     return Table(
-        methods=tuple(PUBLISHED[name]),
-        cells={"": tuple(Cell(dataset, changes=changes) for dataset in PANACEA_DATASETS)},
-        datasets=("fl60", "tpt48"),
+        methods=tuple(methods),
+        cells={"": cells},
+        datasets=datasets,
         seeds=5,
         row=lambda cell, config, runs: panacea_text.table_row(name, config, runs),
         text=panacea_text.text_of(name),
@@ -64,9 +69,18 @@ def _flha(name):
 
 PANACEA_DATASETS = ("fl60", "tpt48", "metr_la", "pems_bay", "compcars")
 TABLES = {
-    "panacea_2": _panacea("panacea_2"),
-    "panacea_3": _panacea("panacea_3", NEW_CLIENTS),
-    "panacea_4": _panacea("panacea_4"),
+    "panacea_2": _published("panacea_2"),
+    "panacea_3": _published("panacea_3", NEW_CLIENTS),
+    "panacea_4": _published("panacea_4"),
+    "panacea_weights": _panacea(
+        "panacea_weights",
+        ("panacea", "panacea-mean", "panacea-gcn", "panacea-attention"),
+        tuple(
+            Cell(dataset, setting, {"algorithm.edge_weights": setting == "weighted"})
+            for dataset in ("metr_la", "pems_bay")
+            for setting in ("unweighted", "weighted")
+        ),
+    ),
 }
 TABLES |= {name: _pfedgat(name) for name in pfedgat.TABLES}
 TABLES |= {name: _flha(name) for name in flha.TABLES}

@@ -57,6 +57,8 @@ FILES = {
     "pfedgat_direct_paper": "pfedgat",
     "flha_ghn_paper": "flha_ghn",
     "flha_ghn_no_gnn_paper": "flha_ghn",
+    "panacea_gcn": "panacea",
+    "panacea_attention": "panacea",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

@@ -30,6 +30,8 @@ Departures:
     grid, 0.1, is too large for the generator in some rounds, and plain SGD then diverges. Where
     the learning rate is stable, both optimisers are the same.
   * Directed relations are made symmetric for BCE, since an inner product is symmetric.
+  * The layers `gcn` and `attention`, and `edge_weights`, are not the paper's. Weights count in
+    the encoder's layers alone.
   * In a sparse graph (`relations.is_sparse`), the server's steps estimate BCE from clients and
     relations that are drawn once in a round; see `drawn_graph_loss`.
 """
@@ -73,7 +75,8 @@ class Drawn(NamedTuple):
     clients: Array
 
 
-@facts(needs=NEEDS)
+# Stated, so that results name a run with weights, as in "panacea+edge_weights=True".
+@facts(needs=NEEDS, values={"algorithm.edge_weights": False})
 def panacea(
     model: ClientModel,
     train: Train,
@@ -97,14 +100,13 @@ def panacea(
 
     def relate(graph):
         neighbours = relations.propagation(graph, "sage")
-        propagation = relations.propagation(graph, encoder.layer)
-        return propagation, relations.adjacency(graph), neighbours
+        return encoder.relate(graph), relations.adjacency(graph), neighbours
 
     def init(key, num_clients):
         key_embeddings, key_encoder, key_generator = jax.random.split(key, 3)
         embeddings = jax.random.normal(key_embeddings, (num_clients, generator.embedding_dim))
         # The values do not depend on the number of clients.
-        start = (embeddings[:1], jnp.eye(1))
+        start = (embeddings[:1], encoder.relate(relations.from_edges(1, [])))
         return {
             "embeddings": embeddings,
             "encoder": encoder.module.init(key_encoder, *start)["params"],
@@ -172,11 +174,14 @@ def panacea(
 
     functions = (relate, init, encode, generator.decode, penalty, draw)
     hyper = HyperNetwork(*functions, drawn_clients, encode_near)
-    return hyper_federation(model, train, hyper, fit).replacing(needs=NEEDS)
+    needs = NEEDS._replace(edge_weights=encoder.edge_weights)
+    return hyper_federation(model, train, hyper, fit).replacing(needs=needs)
 
 
 panacea_gn = variant(panacea, {"hparams.lambda_d": 0.0})
 panacea_mean = variant(panacea, {"algorithm.layer": "mean", "hparams.embedding_dropout": 0.0})
+panacea_gcn = variant(panacea, {"algorithm.layer": "gcn"})
+panacea_attention = variant(panacea, {"algorithm.layer": "attention"})
 
 
 def panacea_mlp(

@@ -81,14 +81,5 @@ def warn_of_merged_numbers(name, x) -> None:
         )
 
 
-def warn_of_unread_weights(name, graph) -> None:
-    """Warns of weights of edges, since the methods read only which clients are joined."""
-    if (graph.edges != 1).any():
-        _warn(
-            f"{name}: edge_weight is kept, but no method of this package reads it; leave out "
-            "edge_weight, and the edges that should not count"
-        )
-
-
 def _warn(text):
     warnings.warn(text, RuntimeWarning, stacklevel=5)

@@ -523,8 +523,6 @@ def _read_graph(name, names, edges, edge_weight, directed):
             )
     form = {"directed": directed, "names": names}
     try:
-        graph = relations.from_edges(len(names), pairs, edge_weight, **form)
+        return relations.from_edges(len(names), pairs, edge_weight, **form)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    content.warn_of_unread_weights(name, graph)
-    return graph

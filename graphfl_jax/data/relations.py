@@ -182,60 +182,77 @@ def adjacency(graph) -> jax.Array | SparseMatrix:
     return jnp.maximum(receives, receives.T) * (1.0 - jnp.eye(n, dtype=jnp.float32))
 
 
-def propagation(graph, layer: str) -> jax.Array | SparseMatrix:
-    """The matrix P of one linear message-passing step, new nodes = P nodes: [N, N] float32.
+def edge_matrix(graph, *, weighted: bool = False) -> SparseMatrix:
+    """The edges as a matrix [N, N] of their weights, or of ones, with a zero diagonal."""
+    diagonal = jnp.zeros(num_clients(graph), jnp.float32)
+    return sparse_matrix(graph.senders, graph.receivers, _weights(graph, weighted), diagonal)
 
-    Directions of edges are used; weights are not.
+
+def propagation(graph, layer: str, *, weighted: bool = False) -> jax.Array | SparseMatrix:
+    """The matrix P of `message_passing`, new nodes = P nodes: [N, N] float32."""
+    if is_sparse(graph):
+        coefficients = _coefficients(graph, layer, weighted)
+        return sparse_matrix(graph.senders, graph.receivers, *coefficients)
+    return propagation_array(graph, layer, weighted=weighted)
+
+
+def propagation_array(graph, layer: str, *, weighted: bool = False) -> jax.Array:
+    """`propagation` as an array [N, N], whatever the number of clients."""
+    identity = jnp.eye(num_clients(graph), dtype=jnp.float32)
+    return message_passing(graph, identity, layer, weighted=weighted)
+
+
+def message_passing(graph, nodes, layer: str, *, weighted: bool = False) -> jax.Array:
+    """One linear step of messages along the edges, by jraph: new nodes [N, E].
+
+    Directions of edges are used. Weights are used if `weighted`; a client's weight for itself
+    is 1.
 
     Args:
-      graph: the client graph, with directed adjacency matrix A and row sums D.
+      graph: the client graph. Its directed matrix A has the weights, or ones, and D holds the
+        row sums of A.
+      nodes: [N, E].
       layer: one of
         "mean": the mean over a client and its senders, (D + I)^-1 (A + I).
-        "sage": the mean over a client's senders, D^-1 A, with zero rows for clients without
-        senders. This is the neighbours' part of GraphSAGE (Hamilton et al., NeurIPS 2017).
+        "sage": the mean over a client's senders, D^-1 A, with zero rows where D is 0, as for
+        clients without senders. This is the neighbours' part of GraphSAGE (Hamilton et al.,
+        NeurIPS 2017).
         "gcn": R^-1/2 (A + I) S^-1/2 (Kipf and Welling, ICLR 2017), where R holds the row sums
         and S the column sums of A + I.
 
     Raises:
       ValueError: the layer is unknown.
     """
+    weights, diagonal = _coefficients(graph, layer, weighted)
+    step = jraph.InteractionNetwork(
+        update_edge_fn=lambda edges, sent, received: edges[:, None] * sent,
+        update_node_fn=lambda nodes, received: diagonal[:, None] * nodes + received,
+    )
+    return step(graph._replace(nodes=nodes, edges=weights)).nodes
+
+
+def _weights(graph, weighted):
+    return jnp.asarray(graph.edges) if weighted else jnp.ones_like(graph.edges)
+
+
+def _coefficients(graph, layer, weighted):
+    """Of the matrix P, the numbers of the edges [n_edge] and the diagonal [N]."""
     if layer not in LAYERS:
         raise ValueError(f"layer={layer!r} is unknown; choose from {', '.join(LAYERS)}")
-    if is_sparse(graph):
-        return _sparse_propagation(graph, layer)
-    return propagation_array(graph, layer)
+    n, loops = num_clients(graph), 0.0 if layer == "sage" else 1.0  # weights of oneself
+    weights = _weights(graph, weighted)
 
+    def total(ends):
+        """The weights of each client's edges at one of their ends: [N] float32."""
+        return jraph.segment_sum(weights, ends, n) + loops
 
-def propagation_array(graph, layer: str) -> jax.Array:
-    """`propagation` as an array [N, N], whatever the number of clients."""
-    symmetric = layer == "gcn"
-    convolve = jraph.GraphConvolution(
-        update_node_fn=lambda nodes: nodes,
-        aggregate_nodes_fn=jraph.segment_sum if symmetric else jraph.segment_mean,
-        add_self_edges=layer != "sage",
-        symmetric_normalization=symmetric,
-    )
-    identity = jnp.eye(num_clients(graph), dtype=jnp.float32)
-    # jraph clips its integer degrees with the float 1.0, which strict promotion refuses.
-    with jax.numpy_dtype_promotion("standard"):
-        return convolve(graph._replace(nodes=identity)).nodes
-
-
-def _sparse_propagation(graph, layer):
-    n, loops = num_clients(graph), 0.0 if layer == "sage" else 1.0  # edges to oneself
-
-    def count(ends):
-        """Edges per client at one of their ends: [N] float32."""
-        return jraph.segment_sum(jnp.ones(len(ends), jnp.float32), ends, n) + loops
-
-    received = jnp.maximum(count(graph.receivers), 1.0)  # row sums of A, or of A + I
-    if layer == "gcn":
-        left, right = jax.lax.rsqrt(received), jax.lax.rsqrt(count(graph.senders))
-        # R^-1/2 (A + I) S^-1/2
-        weights, diagonal = left[graph.receivers] * right[graph.senders], left * right
-    else:  # D^-1 A, or (D + I)^-1 (A + I)
-        weights, diagonal = 1.0 / received[graph.receivers], loops / received
-    return sparse_matrix(graph.senders, graph.receivers, weights, diagonal)
+    received = total(graph.receivers)  # row sums of A, or of A + I
+    if layer == "gcn":  # R^-1/2 (A + I) S^-1/2
+        left, right = jax.lax.rsqrt(received), jax.lax.rsqrt(total(graph.senders))
+        return weights * (left[graph.receivers] * right[graph.senders]), left * right
+    received = jnp.where(received > 0, received, 1.0)
+    # D^-1 A, or (D + I)^-1 (A + I)
+    return weights / received[graph.receivers], loops / received
 
 
 def _keys(pairs, num_clients):

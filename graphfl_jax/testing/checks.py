@@ -16,6 +16,7 @@ from graphfl_jax.build import build_experiment
 from graphfl_jax.core import ClientData, Cohort
 from graphfl_jax.data import relations
 from graphfl_jax.data.new_clients import select_clients
+from graphfl_jax.data.sparse import SparseMatrix, sparse_matrix
 from graphfl_jax.declarations import parameters
 from graphfl_jax.examples import Examples
 from graphfl_jax.memory import bytes_of
@@ -237,15 +238,18 @@ def renaming_clients_renames_the_results(subject: Subject) -> None:
     order[cohort], order[others] = np.roll(cohort, 1), np.roll(others, 1)
 
     def permute(values):
-        """Every axis of size seven is an axis of clients."""
+        """Every axis of size seven is an axis of clients, and edges name clients."""
 
         def permute_leaf(leaf):
+            if isinstance(leaf, SparseMatrix):
+                return _renamed(leaf, order)
             leaf = np.asarray(leaf)
             for axis, size in enumerate(leaf.shape):
                 leaf = np.take(leaf, order, axis) if size == 7 else leaf
             return leaf
 
-        return jax.tree.map(permute_leaf, values)
+        is_matrix = lambda value: isinstance(value, SparseMatrix)  # noqa: E731
+        return jax.tree.map(permute_leaf, values, is_leaf=is_matrix)
 
     other_data = select_clients(data, order)
     state, _ = program.advance(start, fixed_key(), rates, data, np.int32(1))
@@ -254,6 +258,16 @@ def renaming_clients_renames_the_results(subject: Subject) -> None:
     scores, *_ = program.evaluate(state, fixed_key(), rates, data)
     other_scores, *_ = program.evaluate(other, fixed_key(), rates, other_data)
     assert_equal(permute(scores), other_scores, atol=1e-5)
+
+
+def _renamed(matrix, order):
+    """A sparse matrix whose client order[i] becomes client i."""
+    places = np.argsort(order).astype(np.int32)
+    senders, receivers = places[matrix.senders], places[matrix.receivers]
+    edges = np.lexsort((senders, receivers))
+    return sparse_matrix(
+        senders[edges], receivers[edges], matrix.weights[edges], matrix.diagonal[order]
+    )
 
 
 def _first_cohort(subject, state, data):

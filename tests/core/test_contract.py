@@ -49,6 +49,7 @@ ROWS = {name: (name, {}) for name in METHODS} | {
     # Plain SGD, as FedAvg has: with momentum, FedAvg does not learn this in 40 steps either.
     "flha-ghn": ("flha-ghn", {"client_optimizer": "sgd"}),
     "shared by types": ("flha-ghn-table", {"client_optimizer": "sgd"}),
+    "attending": ("panacea", {"algorithm.layer": "attention"}),
     # Its server remembers all clients.
     "guarded": ("panacea", {"defence.name": "monotone"}),
 }
@@ -62,7 +63,7 @@ KINDS = [*FEW, "in epochs", "perfedavg", "pfedme", "scaffold", "fedrep", "head f
 QUICK = [*KINDS, "pfedhn", "pfedgat", "flha-ghn", "fedproto"]
 # Rows that differ from another row in one part, which has tests of its own.
 FORMS = ["fedyogi", "heurfedamp", "fine-tuned", "generated head", "generated at low rank"]
-FORMS += ["generated from classes", "shared by types", "guarded"]
+FORMS += ["generated from classes", "shared by types", "guarded", "attending"]
 SLOW = [row for row in ROWS if row not in FORMS]
 assert {*FEW, *REMEMBERING, *QUICK, *FORMS} <= ROWS.keys()
 # The rows that use relations.
@@ -71,6 +72,7 @@ RELATED = [row for row, (method, _) in ROWS.items() if method in needing("relati
 # and for methods that differ from another one only in the server's arithmetic or at P.
 ALIKE = ("fedadam", "fedyogi", "heurfedamp", "knnper")
 ROUNDS = [*(method for method in METHODS if method not in ALIKE), "head fine-tuned", "guarded"]
+ROUNDS += ["attending"]
 
 
 def rows(names, quick, slow=ROWS):

@@ -225,16 +225,6 @@ def test_numbers_that_float32_makes_equal_are_said_unless_they_are_scaled():
     assert len(np.unique(numbers)) == train.count.sum()
 
 
-def test_weights_of_edges_that_no_method_reads_are_said():
-    edges = [(9, 2), (2, 10)]
-    with pytest.warns(RuntimeWarning, match="edge_weight is kept, but no method .*; leave out"):
-        from_arrays(X, Y, CLIENT, edges=edges, edge_weight=[1, 2])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        from_arrays(X, Y, CLIENT, edges=edges, edge_weight=[1, 1])
-
-
-@pytest.mark.filterwarnings("ignore:custom. edge_weight")
 def test_edges_name_clients():
     edges, weight = np.array([[10, 2], [9, 10]]), [2.0, 3.0]
     graph = from_arrays(X, Y, CLIENT, edges=edges, edge_weight=weight).data.graph
@@ -342,7 +332,6 @@ def test_strings_that_are_objects_are_strings():
     assert made.sha256 == from_arrays(X, Y, **strings).sha256
 
 
-@pytest.mark.filterwarnings("ignore:custom. edge_weight")
 def test_file_gives_the_same_as_its_arrays(tmp_path):
     arrays = {"x": X, "y": Y, "client": CLIENT.astype(str), "split": SPLIT}
     related = {"edges": [("9", "2"), ("10", "9")], "edge_weight": [1.0, 2.0], "directed": True}

@@ -1,6 +1,7 @@
 """Special cases in which two methods are the same, and what functions of a client receive."""
 
 import functools
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -819,6 +820,34 @@ def test_without_relations_the_encoder_is_a_perceptron_on_each_embedding(layer):
     assert_close(found, MLP((6, 6)).apply({"params": own}, embeddings), atol=1e-6)
 
 
+def test_attention_that_ignores_its_values_is_the_mean():
+    """With a = 0, the shares are the weights; and the weights of edges are 1 if none are."""
+    embeddings = jnp.asarray(np.random.default_rng(0).normal(size=(4, 5)), jnp.float32)
+    graph = relations.from_edges(4, [(0, 1), (0, 2), (1, 3)], [0.5, 2.0, 3.0], directed=True)
+    weighted, unweighted = (
+        relation_encoder(layer="attention", width=6, depth=2, edge_weights=weights)
+        for weights in (True, False)
+    )
+    params = weighted.module.init(KEY, embeddings, weighted.relate(graph))["params"]
+    flat, mean = jax.tree.map(jnp.copy, params), {}
+    for i in range(2):
+        layer = flat[f"GraphAttention_{i}"]
+        layer["Dense_1"]["kernel"] *= 0.0
+        mean[f"Dense_{i}"] = {**layer["Dense_0"], "bias": layer["bias"][0]}
+
+    def encoded(encoder, params, graph):
+        return encoder.module.apply({"params": params}, embeddings, encoder.relate(graph))
+
+    expected = relation_encoder(layer="mean", width=6, depth=2, edge_weights=True)
+    even = encoded(weighted, flat, graph)
+    assert_close(even, encoded(expected, mean, graph), atol=1e-6)
+    assert distance(even, encoded(weighted, params, graph)) > 1e-3
+    ones = graph._replace(edges=np.ones_like(graph.edges))
+    equal = [encoded(weighted, params, ones), encoded(unweighted, params, graph)]
+    np.testing.assert_array_equal(*equal)
+    assert distance(equal[0], encoded(weighted, params, graph)) > 1e-3
+
+
 @pytest.mark.parametrize("rate, closer", [(0.01, True), (-0.01, False)])
 def test_the_server_moves_its_models_towards_the_uploads(rate, closer):
     """The printed algorithm subtracts alpha J^T (theta~ - theta): a rate of -alpha."""
@@ -1017,6 +1046,31 @@ def test_needs_that_a_federation_does_not_meet_are_refused_in_one_line(
         build_experiment(small_config("fedavg", cohort_size=4), change(two_clusters()))
     assert str(refused.value) == f"algorithm.name='fedavg' {message}"
     build_experiment(small_config("fedavg", cohort_size=7), two_clusters())
+
+
+def weighted_federation(**facts):
+    federation = two_clusters()._replace(**facts)
+    graph = federation.data.graph
+    graph = graph._replace(edges=2.0 * graph.edges)
+    return federation._replace(data=federation.data._replace(graph=graph))
+
+
+def test_weights_of_relations_are_read_or_said_not_to_be():
+    config = small_config(algorithm__edge_weights=True)
+    with pytest.raises(ValueError) as refused:
+        build_experiment(config, two_clusters())
+    assert str(refused.value) == (
+        "algorithm.edge_weights=True needs relations with weights, and those of two_clusters "
+        "have none; give edge_weight, or leave algorithm.edge_weights out"
+    )
+    said = "^two_clusters: algorithm.name='panacea' does not read edge_weight; set .*=true,"
+    with pytest.warns(RuntimeWarning, match=said):
+        build_experiment(small_config(), weighted_federation(source="own"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build_experiment(small_config(), weighted_federation())
+        build_experiment(small_config("fedavg"), weighted_federation(source="own"))
+        build_experiment(config, weighted_federation(source="own"))
 
 
 def test_every_objective_gets_another_key_in_every_step_for_every_client_and_round():

@@ -208,16 +208,19 @@ def test_a_generator_decodes_its_hidden_layer(form):
     )
 
 
-@pytest.mark.parametrize("layer", ["sage", "mean", "gcn"])
+@pytest.mark.parametrize("layer", ["sage", "mean", "gcn", "attention"])
 def test_a_relation_encoder_has_the_declared_layers(layer):
-    """`depth` layers of `width`; GraphSAGE has a second kernel in each."""
+    """`depth` layers of `width`; some have a second kernel in each."""
     encoder = relation_encoder(layer=layer, width=8, depth=3)
     assert (encoder.layer, encoder.width) == (layer, 8)
-    embeddings, propagation = jnp.ones((4, 6)), jnp.eye(4)
+    embeddings = jnp.ones((4, 6))
+    propagation = encoder.relate(relations.from_edges(4, [(0, 1)]))
     params = encoder.module.init(jax.random.key(0), embeddings, propagation)["params"]
-    kernels = [dense["kernel"].shape for dense in params.values()]
-    each = 2 if layer == "sage" else 1
-    assert sorted(kernels) == sorted(each * [(6, 8), (8, 8), (8, 8)])
+    leaves = jax.tree.leaves_with_path(params)
+    kernels = [leaf.shape for path, leaf in leaves if path[-1].key == "kernel"]
+    widths = [(6, 8), (8, 8), (8, 8)]
+    second = {"sage": widths, "attention": 3 * [(16, 1)]}.get(layer, [])
+    assert sorted(kernels) == sorted(widths + second)
     assert encoder.module.apply({"params": params}, embeddings, propagation).shape == (4, 8)
 
 

@@ -205,7 +205,6 @@ def test_relations_are_read_from_every_form(tmp_path, form):
     np.testing.assert_array_equal(edges_of(tmp_path, path), expected)
 
 
-@pytest.mark.filterwarnings("ignore:custom. edge_weight", "ignore:.*edge_weight is kept")
 def test_relations_have_weights_and_directions(tmp_path):
     path = tmp_path / "e.csv"
     path.write_text("from,to,weight\nb,a,2.5\n")
@@ -217,7 +216,6 @@ def test_relations_have_weights_and_directions(tmp_path):
     np.testing.assert_array_equal(edges_of(tmp_path, tmp_path / "e.npy"), matrix)
 
 
-@pytest.mark.filterwarnings("ignore:.*edge_weight is kept")
 def test_three_rows_that_are_pairs_or_a_matrix_are_refused(tmp_path):
     """A matrix is read if its rows cannot be pairs, because names repeat or are unknown."""
     path, three = tmp_path / "e.csv", CLIENT % 3

@@ -513,27 +513,43 @@ def generate_mlp(weights):
     return stacked(weights["output"]["linear"], np.maximum(hidden, 0))
 
 
-def encode(weights, edges, sage, dropped=False):
+def encode(weights, edges, layer, dropped=False):
     """Embeddings after two layers.
 
     Args:
-      edges: [N, N], 1 where the row's client receives from the column's.
-      sage: whether layers are GraphSAGE's; otherwise means over neighbours and self.
-      dropped: whether neighbours' initial embeddings replace a client's own.
+      edges: [N, N], the weight with which the row's client receives from the column's, or 0.
+      layer: "mean" over neighbours and self, "sage", "gcn" or "attention".
+      dropped: whether the mean of neighbours' initial embeddings replaces a client's own.
     """
-    embeddings = weights["embeddings"]
+    embeddings, encoder = weights["embeddings"], weights["encoder"]
     if dropped:
-        embeddings = edges / edges.sum(1, keepdims=True) @ embeddings
-    own = np.zeros_like(edges) if sage else np.eye(len(edges))
-    mixing = (edges + own) / np.maximum((edges + own).sum(1, keepdims=True), 1)
+        related = edges > 0
+        embeddings = related / related.sum(1, keepdims=True) @ embeddings
+    looped = edges if layer == "sage" else edges + np.eye(len(edges))
+    mixing = looped / looped.sum(1, keepdims=True)
+    if layer == "gcn":
+        mixing = looped / np.sqrt(np.outer(looped.sum(1), looped.sum(0)))
     for i in range(2):
         embeddings = np.maximum(embeddings, 0) if i else embeddings
-        if sage:
-            neighbours, self_ = (weights["encoder"][f"Dense_{2 * i + k}"] for k in (0, 1))
+        if layer == "sage":
+            neighbours, self_ = (encoder[f"Dense_{2 * i + k}"] for k in (0, 1))
             embeddings = linear(neighbours, mixing @ embeddings) + embeddings @ self_["kernel"]
+        elif layer == "attention":
+            embeddings = attend(encoder[f"GraphAttention_{i}"], looped, embeddings)
         else:
-            embeddings = linear(weights["encoder"][f"Dense_{i}"], mixing @ embeddings)
+            embeddings = linear(encoder[f"Dense_{i}"], mixing @ embeddings)
     return embeddings
+
+
+def attend(weights, looped, embeddings):
+    """Graph attention, client by client; a weight is a number of equal neighbours."""
+    values, vector = embeddings @ weights["Dense_0"]["kernel"], weights["Dense_1"]["kernel"]
+    rows = []
+    for i, own in enumerate(values):
+        scores = np.array([np.concatenate([own, other]) @ vector[:, 0] for other in values])
+        shares = looped[i] * np.exp(np.where(scores > 0, scores, 0.2 * scores))
+        rows.append(shares / shares.sum() @ values + weights["bias"][0])
+    return np.array(rows)
 
 
 def objective(
@@ -544,21 +560,21 @@ def objective(
     *,
     generate=None,
     edges=None,
-    sage=False,
+    layer="mean",
     lam=0.0,
     dropped=False,
 ):
     """J with M's weights in the graph term taken from `frozen`: eq. (4) + lambda_d eq. (5)."""
     if edges is None:
         return 0.5 * np.mean(np.sum((targets - generate(weights)[ids]) ** 2, 1))
-    embeddings = encode(weights, edges, sage, dropped)
+    embeddings = encode(weights, edges, layer, dropped)
     hidden = stacked(weights["trunk"], embeddings)
     sent = stacked(weights["output"]["linear"], np.maximum(hidden, 0))
     fit = 0.5 * np.mean(np.sum((targets - sent[ids]) ** 2, 1))
     generator = stacked(frozen["trunk"], embeddings)
     joined = 1 / (1 + np.exp(-generator @ generator.T / generator.shape[1]))
     off = ~np.eye(len(edges), dtype=bool)
-    bce = -np.mean(np.where(edges > 0, np.log(joined), np.log(1 - joined))[off])
+    bce = -np.mean(np.where(edges + edges.T > 0, np.log(joined), np.log(1 - joined))[off])
     return fit + lam * bce
 
 
@@ -584,6 +600,8 @@ def numerical_step(weights, rate, value):
 
 EDGES = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], float)  # the path 0 - 1 - 2
 PATH = ((0, 1), (1, 2))
+# Directed: 0 receives from 1 and 2, 1 from 0, and 2 from 1.
+WEIGHTED = np.array([[0, 0.5, 2], [0.3, 0, 0], [0, 3, 0]])
 
 
 def fit_of(rate=0.1, steps=2, embedding="neighbours"):
@@ -603,11 +621,11 @@ def panacea_mlp_with(fit):
     return panacea_mlp(LINE, TRAIN, generator=small_generator(), fit=fit)
 
 
-def panacea_with(fit, *, layer="mean", lambda_d=0.0, embedding_dropout=0.0):
+def panacea_with(fit, *, layer="mean", edge_weights=False, lambda_d=0.0, embedding_dropout=0.0):
     return panacea(
         LINE,
         TRAIN,
-        encoder=relation_encoder(layer=layer, width=3, depth=2),
+        encoder=relation_encoder(layer=layer, edge_weights=edge_weights, width=3, depth=2),
         generator=small_generator(),
         fit=fit,
         lambda_d=lambda_d,
@@ -617,6 +635,14 @@ def panacea_with(fit, *, layer="mean", lambda_d=0.0, embedding_dropout=0.0):
 
 def panacea_with_sage(fit, **floats):
     return panacea_with(fit, layer="sage", **floats)
+
+
+def panacea_with_gcn(fit, **floats):
+    return panacea_with(fit, layer="gcn", edge_weights=True, **floats)
+
+
+def panacea_with_attention(fit, **floats):
+    return panacea_with(fit, layer="attention", edge_weights=True, **floats)
 
 
 TARGETS = np.array([[1.5], [-0.5]])  # uploads of clients 0 and 2
@@ -650,21 +676,51 @@ def learner(build, rate):
         (
             panacea_with_sage,
             {"lambda_d": 0.7, "embedding_dropout": 0.0},
-            {"edges": EDGES, "lam": 0.7, "sage": True},
+            {"edges": EDGES, "lam": 0.7, "layer": "sage"},
         ),
         (
             panacea_with_sage,
             {"lambda_d": 0.7, "embedding_dropout": 1.0},
-            {"edges": EDGES, "lam": 0.7, "sage": True, "dropped": True},
+            {"edges": EDGES, "lam": 0.7, "layer": "sage", "dropped": True},
+        ),
+        (
+            panacea_with_gcn,
+            {"lambda_d": 0.7},
+            {"edges": WEIGHTED, "lam": 0.7, "layer": "gcn"},
+        ),
+        (
+            panacea_with_attention,
+            {"lambda_d": 0.7, "embedding_dropout": 0.0},
+            {"edges": WEIGHTED, "lam": 0.7, "layer": "attention"},
+        ),
+        (
+            panacea_with_attention,
+            {"lambda_d": 0.7, "embedding_dropout": 1.0},
+            {"edges": WEIGHTED, "lam": 0.7, "layer": "attention", "dropped": True},
         ),
     ],
-    ids=["pfedhn", "mlp", "gn", "mean", "sage", "dropout"],
+    ids=[
+        "pfedhn",
+        "mlp",
+        "gn",
+        "mean",
+        "sage",
+        "dropout",
+        "gcn",
+        "attention",
+        "attention-drop",
+    ],
 )
 def test_hypernetworks_descend_their_objective(build, floats, reference):
     """Two server steps towards fixed targets equal two numerical ones in float64."""
     rate = 0.3
     floats = {name: jnp.float32(value) for name, value in floats.items()}
-    weights, sent, learned = learner(build, rate)(data(PATH).graph, floats)
+    graph = data(PATH).graph
+    if reference.get("edges") is WEIGHTED:
+        receivers, senders = np.nonzero(WEIGHTED)
+        edges, values = np.stack([senders, receivers], axis=1), WEIGHTED[receivers, senders]
+        graph = relations.from_edges(3, edges, values, directed=True)
+    weights, sent, learned = learner(build, rate)(graph, floats)
     weights = jax.tree.map(lambda leaf: np.array(leaf, np.float64), weights)
     if "generate" in reference:
         np.testing.assert_allclose(sent, reference["generate"](weights), rtol=1e-4)

@@ -59,26 +59,80 @@ def ring(clients):
     return relations.from_edges(clients, [(i, (i + 1) % clients) for i in range(clients)])
 
 
-def numpy_matrices():
+def numpy_matrices(weighted=False):
     """The matrices of `directed` in float64, by name."""
     a, identity = PRESENT.astype(float), np.eye(12)
-    rows = np.maximum(a.sum(1, keepdims=True), 1)
+    if weighted:
+        a[PRESENT] = np.arange(PRESENT.sum())  # one weight is 0
+    rows = a.sum(1, keepdims=True)
     looped = a + identity
     return {
         "mean": looped / looped.sum(1, keepdims=True),
-        "sage": a / rows,
+        "sage": a / np.where(rows > 0, rows, 1),
         "gcn": looped / np.sqrt(looped.sum(1, keepdims=True) * looped.sum(0)),
-        "adjacency": np.maximum(a, a.T),
+        "adjacency": 1.0 * (PRESENT | PRESENT.T),
+        "edges": a,
     }
 
 
-def matrix_of(graph, name):
+def matrix_of(graph, name, weighted=False):
     if name == "adjacency":
         return relations.adjacency(graph)
-    return relations.propagation(graph, name)
+    if name == "edges":
+        return relations.edge_matrix(graph, weighted=weighted)
+    return relations.propagation(graph, name, weighted=weighted)
 
 
-@pytest.mark.parametrize("name", [*relations.LAYERS, "adjacency"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("layer", relations.LAYERS)
+def test_messages_of_jraph_are_products_with_the_matrix(layer, weighted, request):
+    """Dense and sparse, with padding, against NumPy; weights of 1 change no bit."""
+    nodes = jnp.asarray(RNG.normal(size=(12, 5)), jnp.float32)
+    expected = numpy_matrices(weighted)[layer] @ np.asarray(nodes, float)
+    graph = directed(padding=3)
+    ones = graph._replace(edges=np.ones_like(graph.edges))
+    passed = relations.message_passing(graph, nodes, layer, weighted=weighted)
+    np.testing.assert_allclose(passed, expected, rtol=1e-5, atol=1e-6)
+    plain = relations.message_passing(graph, nodes, layer)
+    passed = relations.message_passing(ones, nodes, layer, weighted=True)
+    np.testing.assert_array_equal(passed, plain)
+    for kind in ("dense", "sparse"):
+        if kind == "sparse":
+            request.getfixturevalue("sparse")
+        matrix = matrix_of(graph, layer, weighted)
+        assert isinstance(matrix, SparseMatrix) == (kind == "sparse")
+        np.testing.assert_allclose(matrix @ nodes, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_attention_to_a_neighbourhood_is_that_of_all_clients(sparse):
+    """Two layers around clients 4 and 10 of a ring, values and gradients."""
+    weights = 0.5 + RNG.random(20)
+    graph = relations.from_edges(20, [(i, (i + 1) % 20) for i in range(20)], weights)
+    encoder = relation_encoder(layer="attention", width=3, depth=2, edge_weights=True)
+    edges, clients = encoder.relate(graph), jnp.array([10, 4, 10], jnp.int32)
+    embeddings = jnp.asarray(RNG.normal(size=(20, 2)), jnp.float32)
+    network = encoder.module.init(KEY, embeddings, edges)
+
+    near = jax.jit(neighbourhoods.of_clients, static_argnums=2)(edges, clients, 2)
+    assert near.fit
+
+    def of_some(network, embeddings):
+        parts = [neighbourhoods.part(edges, near, level) for level in (1, 0)]
+        encoded = encoder.module.apply(network, embeddings[near.nodes], tuple(parts))
+        return jnp.sin(encoded[near.places]).sum(), encoded[near.places]
+
+    def of_all(network, embeddings):
+        encoded = encoder.module.apply(network, embeddings, edges)[clients]
+        return jnp.sin(encoded).sum(), encoded
+
+    some, everyone = (
+        jax.jit(jax.value_and_grad(encode, (0, 1), has_aux=True))(network, embeddings)
+        for encode in (of_some, of_all)
+    )
+    assert_close(some, everyone)
+
+
+@pytest.mark.parametrize("name", [*relations.LAYERS, "edges", "adjacency"])
 def test_sparse_matrices_multiply_as_their_arrays(name, sparse):
     """Also transposed, in gradients, with padding, and mapped over graphs."""
     expected = numpy_matrices()[name]
@@ -246,7 +300,7 @@ def assert_close(actual, expected, **tolerance):
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("layer", ["sage", pytest.param("mean", marks=pytest.mark.release)])
+@pytest.mark.parametrize("layer", ["sage", "mean", "attention"])
 def test_panacea_without_the_graph_loss_is_the_same_on_a_sparse_graph(layer, request):
     """Both draw the same cohorts and batches."""
     data = federation(directed(padding=2), 12)
@@ -260,9 +314,15 @@ def test_panacea_without_the_graph_loss_is_the_same_on_a_sparse_graph(layer, req
 
 @pytest.mark.release
 @pytest.mark.parametrize(
-    "optimizer", [sgd(lr=0.1), optax.sgd(0.1, momentum=0.5)], ids=["rows", "all"]
+    "optimizer, layer",
+    [
+        (sgd(lr=0.1), "sage"),
+        (optax.sgd(0.1, momentum=0.5), "sage"),
+        (sgd(lr=0.1), "attention"),
+    ],
+    ids=["rows", "all", "attention"],
 )
-def test_neighbourhoods_change_nothing(sparse, monkeypatch, optimizer):
+def test_neighbourhoods_change_nothing(sparse, monkeypatch, optimizer, layer):
     """With them, with a condition that chooses all clients, and without a condition.
 
     An optimiser with a memory moves all embeddings, and the other one those that are used.
@@ -274,7 +334,7 @@ def test_neighbourhoods_change_nothing(sparse, monkeypatch, optimizer):
     for size in (1.0, 0.1, 1000):
         monkeypatch.setattr(neighbourhoods, "REACH", size)
         monkeypatch.setattr(neighbourhoods, "FEWEST", 1)
-        algorithm = panacea_with(lambda_d=5.0, optimizer=optimizer)
+        algorithm = panacea_with(layer, lambda_d=5.0, optimizer=optimizer)
         server = algorithm.server.init(KEY, ring(100))
         begun = algorithm.server.begin_round(server, KEY)
 

@@ -241,6 +241,14 @@ def test_every_published_row_is_a_method_of_its_data_set():
                     assert published_score(config, method, REAL, table) == scores[dataset]
 
 
+def test_layers_are_compared_with_and_without_weights_of_relations():
+    table = TABLES["panacea_weights"]
+    for cell in table.cells[""]:
+        weighted = "+edge_weights=True" * (cell.setting == "weighted")
+        for method in table.methods:
+            assert variant_of(paper_config(cell, method)) == method + weighted
+
+
 def test_provenance_states_command_commit_and_versions():
     words = ["--table=panacea_2", "--data_root=/data", "--out", "/tmp/here", "--seeds=5"]
     words += [f"--config={ROOT}/configs/tpt48.py:panacea", "--config.data.path=/data/x.npz"]

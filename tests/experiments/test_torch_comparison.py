@@ -275,6 +275,7 @@ def test_supported_optimizers_exist_in_pytorch(torch_player):
         (tpt48.get_config("ditto"), "algorithm.name='ditto'"),
         (tpt48.get_config("fedavg-finetune"), "tuning.part='whole'"),
         (tpt48.get_config("panacea-mean"), "algorithm.layer='mean'"),
+        (small_config(algorithm__edge_weights=True), "algorithm.edge_weights=True"),
         (tpt48.get_config("pfedhn"), "algorithm.name='pfedhn'"),
         (small_config(algorithm__output="lora"), "algorithm.output='lora'"),
         (small_config(model__name="lenet"), "algorithm.name='panacea'"),

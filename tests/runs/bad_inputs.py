@@ -499,6 +499,8 @@ run @custom .data.path=good.csv .data.edges=wide.csv -> wide.csv: the file has 2
 run @custom .data.path=good.csv .data.edges=small.csv -> small.csv: one is no number
 run @custom .data.path=good.npz .data.edges=good.npz -> good.npz: the file has 3 arrays
 run @custom .data.path=related.npz .data.edges=pairs.csv -> data.edges=pairs.csv: related.npz
+run @custom .data.path=related.npz .algorithm.edge_weights=true -> \
+algorithm.edge_weights=True needs relations with weights, and those of custom have none
 run @custom .data.path=good.npz .data.images=channels_first -> data.images=channels_first is of
 run @custom .data.path=void -> data.path=void is a folder with neither
 run @custom .data.path=pfllib -> pfllib/train/0.npz is not a file
