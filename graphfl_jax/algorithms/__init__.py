@@ -53,6 +53,9 @@ FILES = {
     "distillation": "distillation",
     "flha_ghn_no_gnn": "flha_ghn",
     "flha_ghn_table": "flha_ghn",
+    "panacea_paper": "panacea",
+    "panacea_paper_gn": "panacea",
+    "panacea_paper_printed": "panacea",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)
