@@ -54,7 +54,7 @@ from graphfl_jax.commands.common.processes import join_processes
 from graphfl_jax.configs import change, for_any_task, methods, parse
 from graphfl_jax.configs.base import needing, variant_of
 from graphfl_jax.configs.fields import fields_of
-from graphfl_jax.configs.values import values_of
+from graphfl_jax.configs.values import adjust, values_of
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.initial import check_not_single
@@ -218,8 +218,9 @@ def with_method(config: ConfigDict, method: str) -> ConfigDict:
     fields = fields_of(*values_of(config))
     variant, _, _ = variant_of(config).partition("+")  # without its departures
     changes = methods().get(variant, {})
-    defaults = {name: fields[name].default for name in changes if name != "algorithm.name"}
-    return change(change(config, defaults), methods()[method])
+    names = changes.keys() & fields.keys() - {"algorithm.name"}
+    defaults = {name: fields[name].default for name in names}
+    return adjust(change(config, defaults), {}, methods()[method])[0]
 
 
 def each_architecture(config: ConfigDict) -> dict[str, ConfigDict]:

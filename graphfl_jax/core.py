@@ -189,6 +189,9 @@ class Server:
     # state -> [N], the share of each client's uploads that were rejected; -1 without uploads.
     # For a defence that rejects uploads.
     rejected: Callable[[Any], Array] | None = None
+    # (state, key that `init` got) -> [] float32, how far the embeddings of clients that the
+    # server learns have moved from their start: ||H - H0|| / ||H0||. None: it learns none.
+    moved: Callable[[Any, Array], Array] | None = None
     # (state, counts [n] of training examples, size, key) -> the places [size] int32 of a cohort
     # among the n clients of an architecture, all different and ascending. None: all subsets of
     # a cohort's size are equally probable.
@@ -244,7 +247,7 @@ class Server:
             )
 
         steps = ("aggregate", "begin_round", "admit", "adapt_new_clients", "substitute")
-        reads = ("download", "allocation", "rejected", "sample")
+        reads = ("download", "allocation", "rejected", "moved", "sample")
         return dataclasses.replace(
             self,
             **{name: step(getattr(self, name)) for name in steps},

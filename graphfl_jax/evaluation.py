@@ -43,6 +43,7 @@ class Evaluated(NamedTuple):
     # [N] of `Server.rejected`; () where the server rejects no client
     rejected: Array | tuple
     models: tuple = ()  # as `predictors_of_clients` returns; () if they are not asked for
+    moved: Array | None = None  # [] of `Server.moved`; None without one, or if it is not asked
 
 
 def not_finite(scores: dict, points: tuple[str, ...] = POINTS) -> np.ndarray:
@@ -124,6 +125,7 @@ def evaluate_clients(
     scope: Scope = EVERYTHING,
     models: int = 0,
     map_groups=None,
+    key_of_init: Array | None = None,
 ):
     """Scores clients of all groups on the chosen evaluation splits, at the chosen points.
 
@@ -133,6 +135,7 @@ def evaluate_clients(
     Args:
       models: bytes up to which the scored predictors at G and P are returned too.
       map_groups: in place of `map_clients_of_groups`.
+      key_of_init: that `Server.init` got, for `Evaluated.moved`; None does not ask for it.
 
     Returns:
       An `Evaluated`, with the clients of `rounds.scored_ids`.
@@ -160,7 +163,9 @@ def evaluate_clients(
     scored = split_results(results, scope.points)
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(predictors))
     kept = predictors if 0 < size <= models else ()
-    return Evaluated(*scored, *allocation_and_rejected(algorithm, state), kept)
+    moved = algorithm.server.moved if key_of_init is not None else None
+    moved = moved and moved(state.server, key_of_init)
+    return Evaluated(*scored, *allocation_and_rejected(algorithm, state), kept, moved)
 
 
 def splits_in(scope: Scope, splits: dict) -> dict:

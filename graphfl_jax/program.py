@@ -132,6 +132,11 @@ def streams_of(key: Array) -> Streams:
     return Streams(*jax.random.split(key, len(Streams._fields)))
 
 
+def key_of_init(key: Array) -> Array:
+    """The key that `Server.init` gets in a run with this key."""
+    return jax.random.split(streams_of(key).start)[0]
+
+
 def key_of_round(key: Array, played: Array) -> Array:
     """The key of the next round of a run with this key, after as many have been played."""
     return jax.random.fold_in(streams_of(key).rounds, played)
@@ -194,8 +199,7 @@ class Program:
     def first_server(self, key: Array, hparams: dict, data, server: Any) -> Any:
         """The state of the server before the first round; arguments as of `start`."""
         algorithm = self.build(hparams, jnp.int32(0))
-        key_server, _ = jax.random.split(streams_of(key).start)
-        init = functools.partial(algorithm.server.init, key_server)
+        init = functools.partial(algorithm.server.init, key_of_init(key))
         first = init(data.graph)
         if server is None:
             return first
@@ -296,6 +300,7 @@ class Program:
             mesh=self.mesh,
             scope=scope,
             models=self.models if scope == EVERYTHING and not (joined or some) else 0,
+            key_of_init=key_of_init(key) if scope == EVERYTHING and not joined else None,
         )
 
     def predictors(

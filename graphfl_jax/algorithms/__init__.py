@@ -59,6 +59,9 @@ FILES = {
     "flha_ghn_no_gnn_paper": "flha_ghn",
     "panacea_gcn": "panacea",
     "panacea_attention": "panacea",
+    "panacea_paper": "panacea",
+    "panacea_paper_gn": "panacea",
+    "panacea_paper_printed": "panacea",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

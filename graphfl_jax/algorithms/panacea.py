@@ -12,25 +12,30 @@ constants in it, so that it trains the encoder and H0 only (eq. 8).
 
 Panacea-GN is ``lambda_d=0``; Panacea-MLP is `panacea_mlp`.
 
-Departures:
-  * The encoder's layers are GraphSAGE by default. In each round, a random tenth of the clients
-    uses the mean of its neighbours' initial embeddings instead of its own. Trained clients gain
-    from GraphSAGE compared with the paper's mean over neighbours and self; with this dropout,
-    new clients lose nothing. ``layer="mean", embedding_dropout=0`` is the paper's method; its
-    new clients then start with ``new_client_embedding=random``.
+The method of the papers is the variant ``panacea-paper`` (``panacea-paper-gn`` without the
+second loss). Where the papers contradict themselves, it departs from what is printed:
   * Alg. 1 prints psi - alpha J^T (theta~ - theta), which ascends eq. (4). Here the sign is
     corrected.
   * theta~ stays fixed during the K_s steps while theta moves, as the text of eq. (4) says. The
-    printed algorithm repeats one difference, which overshoots.
-  * Targets are averaged over the cohort; eq. (4) divides by the number of all clients.
+    printed algorithm repeats the difference theta~ - theta of the round's beginning in each
+    step, with J at the current weights: ``difference=printed``, in ``panacea-paper-printed``.
+  * Targets are averaged over the cohort. Eq. (4) divides by the number of all clients, of which
+    only the cohort has targets.
+  * Directed relations are made symmetric for BCE, since an inner product is symmetric.
+
+Departures of ``panacea``, beside these:
+  * The encoder's layers are GraphSAGE by default. In each round, a random tenth of the clients
+    uses the mean of its neighbours' initial embeddings instead of its own. Trained clients gain
+    from GraphSAGE compared with the papers' mean over neighbours and self; with this dropout,
+    new clients lose nothing. ``panacea-mean`` has neither.
+  * New clients start with the mean of their neighbours' embeddings, and not a random one.
   * <z^_u, z^_v> is divided by the width of z^. The plain product of 100 numbers grows with the
     embeddings, and its loss diverged at large lambda_d and server learning rates.
   * The server's default optimiser is `optimizers.polyak_sgd`, not plain SGD: it caps the
-    learning rate by eq. (4) / ||grad J||^2. The largest server learning rate of the paper's
+    learning rate by eq. (4) / ||grad J||^2. The largest server learning rate of the papers'
     grid, 0.1, is too large for the generator in some rounds, and plain SGD then diverges. Where
     the learning rate is stable, both optimisers are the same.
-  * Directed relations are made symmetric for BCE, since an inner product is symmetric.
-  * The layers `gcn` and `attention`, and `edge_weights`, are not the paper's. Weights count in
+  * The layers `gcn` and `attention`, and `edge_weights`, are not the papers'. Weights count in
     the encoder's layers alone.
   * In a sparse graph (`relations.is_sparse`), the server's steps estimate BCE from clients and
     relations that are drawn once in a round; see `drawn_graph_loss`.
@@ -57,7 +62,7 @@ from graphfl_jax.draws import draw_clients
 from graphfl_jax.hypernets import neighbourhoods
 from graphfl_jax.hypernets.generator import Generator, generator
 from graphfl_jax.hypernets.relation_gnn import RelationEncoder, relation_encoder
-from graphfl_jax.settings import Part, Real
+from graphfl_jax.settings import Choice, Part, Real
 from graphfl_jax.trainers import Train
 
 # Drawn in a round of a sparse graph: 240 ordered pairs of clients, and relations, which have a
@@ -95,6 +100,21 @@ def panacea(
             high=1.0,
         ),
     ] = 0.1,
+    inner_product: Annotated[
+        str,
+        Choice(
+            "Inner product of Panacea's graph generator: divided by the width, or plain.",
+            ("scaled", "plain"),
+        ),
+    ] = "scaled",
+    difference: Annotated[
+        str,
+        Choice(
+            "Difference of trained and generated models in Panacea's server steps: with held "
+            "targets, or, as printed, that of the round's beginning in each step.",
+            ("held", "printed"),
+        ),
+    ] = "held",
 ) -> Algorithm:
     """Builds Panacea: encoder E, generator M, and the server's optimisation of both."""
 
@@ -168,20 +188,29 @@ def panacea(
     def penalty(weights, embeddings, related):
         # M's weights are constants here: only the encoder learns to keep clients distinct.
         hidden = generator.hidden(jax.lax.stop_gradient(weights), embeddings)
-        if not isinstance(related[1], SparseMatrix):
-            return lambda_d * graph_loss(hidden, related[1])
-        return lambda_d * drawn_graph_loss(hidden, related[1])
+        loss = drawn_graph_loss if isinstance(related[1], SparseMatrix) else graph_loss
+        divisor = hidden.shape[1] if inner_product == "scaled" else 1
+        return lambda_d * loss(hidden, related[1], divisor)
 
     functions = (relate, init, encode, generator.decode, penalty, draw)
     hyper = HyperNetwork(*functions, drawn_clients, encode_near)
     needs = NEEDS._replace(edge_weights=encoder.edge_weights)
-    return hyper_federation(model, train, hyper, fit).replacing(needs=needs)
+    return hyper_federation(model, train, hyper, fit, difference).replacing(needs=needs)
 
 
 panacea_gn = variant(panacea, {"hparams.lambda_d": 0.0})
 panacea_mean = variant(panacea, {"algorithm.layer": "mean", "hparams.embedding_dropout": 0.0})
 panacea_gcn = variant(panacea, {"algorithm.layer": "gcn"})
 panacea_attention = variant(panacea, {"algorithm.layer": "attention"})
+PAPER = {
+    **panacea_mean.values,
+    "algorithm.inner_product": "plain",
+    "algorithm.new_client_embedding": "random",
+    "server_optimizer": "sgd",
+}
+panacea_paper = variant(panacea, PAPER)
+panacea_paper_gn = variant(panacea, PAPER | {"hparams.lambda_d": 0.0})
+panacea_paper_printed = variant(panacea, PAPER | {"algorithm.difference": "printed"})
 
 
 def panacea_mlp(
@@ -207,15 +236,16 @@ def panacea_mlp(
     return hyper_federation(model, train, without_relations(init, generator.decode), fit)
 
 
-def graph_loss(hidden: Array, adjacency: Array) -> Array:
-    """Mean binary cross-entropy of sigma(<h_u, h_v> / width) over ordered pairs u != v.
+def graph_loss(hidden: Array, adjacency: Array, divisor: int) -> Array:
+    """Mean binary cross-entropy of sigma(<h_u, h_v> / divisor) over ordered pairs u != v.
 
     Args:
       hidden: [N, width].
       adjacency: [N, N] of 0 and 1, symmetric.
+      divisor: of the inner products.
     """
-    num_clients, width = hidden.shape
-    logits = hidden @ hidden.T / width  # [N, N]
+    num_clients = len(hidden)
+    logits = hidden @ hidden.T / divisor  # [N, N]
     losses = optax.sigmoid_binary_cross_entropy(logits, adjacency)
     losses = losses * (1.0 - jnp.eye(num_clients))
     return jnp.sum(losses) / (num_clients * (num_clients - 1))
@@ -233,7 +263,7 @@ def draw_for_loss(adjacency: SparseMatrix, key: Array) -> Array:
     return jnp.concatenate([clients, adjacency.senders[places], adjacency.receivers[places]])
 
 
-def drawn_graph_loss(hidden: Array, adjacency: SparseMatrix) -> Array:
+def drawn_graph_loss(hidden: Array, adjacency: SparseMatrix, divisor: int) -> Array:
     """An unbiased estimate of `graph_loss` from drawn clients and drawn relations.
 
     With logits l and BCE(l, 1) = BCE(l, 0) - l, the loss over the N (N - 1) ordered pairs is
@@ -247,11 +277,12 @@ def drawn_graph_loss(hidden: Array, adjacency: SparseMatrix) -> Array:
     Args:
       hidden: [S + 2 R, width], of the clients of `draw_for_loss`.
       adjacency: the undirected relations between all N clients.
+      divisor: of the inner products.
     """
     ends = len(hidden) - 2 * DRAWN_RELATIONS
     clients, first, second = jnp.split(hidden, [ends, ends + DRAWN_RELATIONS])
-    unrelated = graph_loss(clients, jnp.zeros((ends, ends)))
-    logits = jnp.sum(first * second, axis=1) / hidden.shape[1]
+    unrelated = graph_loss(clients, jnp.zeros((ends, ends)), divisor)
+    logits = jnp.sum(first * second, axis=1) / divisor
     total = jnp.float32(len(adjacency))
     share = adjacency.starts[-1].astype(jnp.float32) / (total * (total - 1.0))
     return unrelated - share * jnp.mean(logits)

@@ -82,7 +82,11 @@ def configure(
     hparams = {f"hparams.{name}": value for name, value in tuned.get(method, {}).items()}
     split = ALGORITHMS[values["algorithm.name"]].needs.held_out
     settings = {**SPLITS.get(split, {}), **settings}
-    return configuration(values | {"data.name": data} | hparams, settings)
+    # Values of a variant for new clients are read when some join.
+    fields = fields_of(values | {"data.name": data}, settings)
+    later = {name: value for name, value in values.items() if name not in fields}
+    now = {name: value for name, value in values.items() if name in fields}
+    return configuration(now | {"data.name": data} | hparams, settings | later)
 
 
 def was_searched(config: ConfigDict) -> bool:

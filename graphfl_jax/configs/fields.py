@@ -238,7 +238,14 @@ def setting_of(name: str) -> Setting:
 def not_read(name: str, value: Any, fields: Mapping[str, Field]) -> str:
     """The error for a field that is not among those that a configuration reads."""
     every = list(all_fields())
-    readers = sorted({field.reader for field_name, field in every if field_name == name})
+    readers = sorted(
+        {
+            reader
+            for field_name, field in every
+            if field_name == name
+            for reader in field.setting.when or (field.reader,)
+        }
+    )
     if readers:
         shown = ", ".join(readers[:3] + ["..."] if len(readers) > 3 else readers)
         why = f"is not read by this configuration; it belongs to {shown}"

@@ -3,7 +3,9 @@
 panacea_2, panacea_3: Panacea, IEEE TDSC 2025, Tables II (clients that train) and III (new
 clients). panacea_4: its ablation, Table IV, for the data sets that are also in Table 1 of the
 anonymous ICLR 2024 submission of that name. The row pFedHN of that submission is Panacea-MLP
-here: the journal prints its numbers under that name, and other numbers for pFedHN. The papers
+here: the journal prints its numbers under that name, and other numbers for pFedHN. Those of
+Panacea and of Panacea-GN are of the variants panacea-paper and panacea-paper-gn alone, whose
+method is the papers'. The papers
 call the spread a standard deviation over runs, but values as large as theirs can only be over
 clients. Their columns of traffic fit no single normalisation of the data, so they cannot be
 compared with other results (docs/developer/decisions.md). An empty row was not published.

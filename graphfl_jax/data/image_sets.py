@@ -266,6 +266,16 @@ CIFAR10 = _cifar(10, _BATCHES, "test_batch", ("batches-bin", "batches-py"))
 CIFAR100 = _cifar(100, ["train"], "test", ("binary", "python"))
 
 
+Examples = Annotated[
+    int,
+    Integer(
+        "Training examples of all clients together, drawn before they are divided; 0 is all. "
+        "With data.test=own, of training and test examples together.",
+        low=0,
+    ),
+]
+
+
 def _loader(image_set: ImageSet):
     """The loader of a data set. All have the same settings.
 
@@ -280,14 +290,7 @@ def _loader(image_set: ImageSet):
         root,
         source: Annotated[str, forms("real", "simulated")] = "auto",
         partition: Partition = "pathological",
-        examples: Annotated[
-            int,
-            Integer(
-                "Training examples of all clients together, drawn before they are divided; 0 "
-                "is all. With data.test=own, of training and test examples together.",
-                low=0,
-            ),
-        ] = 0,
+        examples: Examples = 0,
         cap: Cap = 0,
         test: Test = "official",
         balanced_test: BalancedTest = 0,

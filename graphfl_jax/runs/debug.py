@@ -14,7 +14,7 @@ from graphfl_jax import tree
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import Algorithm, State
 from graphfl_jax.evaluation import EVERYTHING, evaluate_clients
-from graphfl_jax.program import Log, Participation, streams_of
+from graphfl_jax.program import Log, Participation, key_of_init, streams_of
 from graphfl_jax.rounds import draw_round, ids_at, play_round, rows_of
 from graphfl_jax.runs.executables import Kept
 from graphfl_jax.runs.session import Inputs, Session, inputs_of, program_of, scope_of
@@ -97,6 +97,7 @@ class DebugSession:
             at_once=0,
             mesh=None,
             scope=scope,
+            key_of_init=key_of_init(self.inputs.key),
             map_groups=functools.partial(self._map_groups, int(state.round)),
         )
 

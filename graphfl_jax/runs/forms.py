@@ -222,6 +222,7 @@ RESULTS = {
     "rejected?": (None, {"honest": SCORE, "malicious": SCORE, "per_client": [SCORE]}),
     "defence?": (None, str),
     "allocation?": (None, [[float]]),
+    "embeddings_moved?": (None, float),
     "architectures?": (
         None,
         {

@@ -28,7 +28,7 @@ DESCRIPTION = "federation.json"  # the file of `description_of`
 DESCRIBED = 10_000  # clients of the largest federation of which it lists all
 # Parts of the results that a run has only if it played all rounds, and not every run has.
 SCORED = ("scores", "means_by_examples", "metrics", "errors", "labels")
-SCORED += ("rejected", "allocation", "architectures")
+SCORED += ("rejected", "allocation", "architectures", "embeddings_moved")
 # Names of shares of malicious clients among a client's neighbours, and the largest such share.
 NEIGHBOURS = {"none": 0.0, "up to half": 0.5, "more than half": 1.0}
 
@@ -66,6 +66,8 @@ def results_of(
         scored["scores"] = no_scores(len(ids), federation.data, task)
     else:
         scored |= _parts_with_scores(experiment, course)
+        if final.moved is not None and not config.init_from:  # which began elsewhere
+            scored["embeddings_moved"] = float(final.moved)
     attack, stopped = None, (final and course.stopped) or None
     if config.attack.name:
         attack = attack_summary(config, experiment, final and final.scores)

@@ -114,6 +114,22 @@ def test_only_the_last_evaluation_of_a_run_is_complete(tmp_path):
     assert len((tmp_path / "part/metrics.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.slow
+def test_results_have_how_far_embeddings_have_moved():
+    """With a rate of 0 of their own they stay, so that these are those of the start."""
+    fields = {"rounds": 2, "eval_every": 1, "algorithm__own_embedding_lr": True}
+    still, moved = (
+        graphfl_jax.run(
+            small_config("panacea", **fields, hparams__embedding_lr=factor), two_clusters()
+        )
+        for factor in (0.0, 100.0)
+    )
+    first, last = (run.state.server.weights["embeddings"] for run in (still, moved))
+    expected = np.linalg.norm(last - first) / np.linalg.norm(first)
+    assert still.results["embeddings_moved"] == 0.0 and expected > 1e-4
+    assert moved.results["embeddings_moved"] == pytest.approx(expected, rel=1e-5)
+
+
 def one_client_too_large():
     """Seven clients; the inputs of client 3 make its training overflow in every round."""
     whole = two_clusters()

@@ -740,14 +740,15 @@ def test_a_hypernetwork_that_ignores_the_client_is_fedavg():
     data = CLUSTERS._replace(train=CLUSTERS.train._replace(count=np.full(7, 10, np.int32)))
     constant = HyperNetwork(
         relate=lambda graph: (),
-        init=lambda key, num_clients: MODEL.init(key),
+        init=lambda key, num_clients: MODEL.init(key) | {"embeddings": jnp.zeros((7, 1))},
         encode=lambda theta, relations, dropped: jnp.zeros((7, 1)),
-        decode=lambda theta, embedding: theta,
+        decode=lambda theta, embedding: {name: theta[name] for name in ("body", "head")},
         penalty=lambda theta, embeddings, relations: jnp.float32(0.0),
     )
     hyper = hyper_federation(MODEL, TRAIN, constant, FIT)
     average, generated = play("fedavg", data), play(hyper, data)
-    assert_close(generated.server.weights, average.server, rtol=1e-4, atol=1e-6)
+    weights = {name: generated.server.weights[name] for name in ("body", "head")}
+    assert_close(weights, average.server, rtol=1e-4, atol=1e-6)
     scores, same_scores = (
         scores_of(each, state, data)
         for each, state in ((hyper, generated), ("fedavg", average))
@@ -755,8 +756,8 @@ def test_a_hypernetwork_that_ignores_the_client_is_fedavg():
     assert_close(scores, same_scores, atol=1e-6)
 
 
-@jax.jit
-def server_step(key, graph, rate, lambda_d, shift):
+@functools.partial(jax.jit, static_argnames=("steps", "choices"))
+def server_step(key, graph, rate, lambda_d, shift, steps=1, choices=()):
     """One step of Panacea's server towards what it sent to clients 0 and 2, plus a shift.
 
     Returns:
@@ -767,9 +768,10 @@ def server_step(key, graph, rate, lambda_d, shift):
         TRAIN,
         encoder=relation_encoder(layer="mean", **SIZES),
         generator=generator(output=output_layer(MODEL), embedding_dim=5, **SIZES),
-        fit=FIT._replace(optimizer=optax.sgd(rate)),
+        fit=FIT._replace(optimizer=optax.sgd(rate), steps=steps),
         lambda_d=lambda_d,
         embedding_dropout=0.0,
+        **dict(choices),
     ).server
     cohort = Cohort(jnp.array([0, 2], jnp.int32), jnp.ones(2))
     server = algorithm.init(key, graph)
@@ -782,6 +784,23 @@ def server_step(key, graph, rate, lambda_d, shift):
 
 def floats(*values):
     return map(jnp.float32, values)
+
+
+PRINTED, PLAIN = (("difference", "printed"),), (("inner_product", "plain"),)
+
+
+@pytest.mark.parametrize(
+    "steps, lambda_d, choices, same",
+    [(1, 0.5, PRINTED, True), (2, 0.5, PRINTED, False), (1, 0.0, PLAIN, True)],
+    ids=["K_s=1", "K_s=2", "lambda_d=0"],
+)
+def test_the_printed_forms_of_panacea_are_the_same_in_the_limit(steps, lambda_d, choices, same):
+    """Bit for bit: the first difference is that of held targets, and 0 L_d has no gradient."""
+    values = list(floats(0.1, lambda_d, 1.0))
+    _, (before, _) = server_step(KEY, CLUSTERS.graph, *values, steps=steps)
+    _, (after, _) = server_step(KEY, CLUSTERS.graph, *values, steps=steps, choices=choices)
+    equal = map(np.array_equal, *map(jax.tree.leaves, (before, after)))
+    assert all(equal) == same
 
 
 def test_panacea_on_a_complete_graph_sends_one_model_to_all():

@@ -54,6 +54,7 @@ def test_a_server_within_a_larger_state_is_the_same_server():
 def test_a_lifted_server_keeps_which_functions_it_lacks():
     lifted = averaging().server.within(lambda state: state, lambda state, inner: inner)
     assert (lifted.sample, lifted.allocation, lifted.rejected, lifted.substitute) == (None,) * 4
+    assert lifted.moved is None
 
 
 def test_every_function_of_a_lifted_server_gets_its_part_and_changes_it_alone():
@@ -69,6 +70,7 @@ def test_every_function_of_a_lifted_server_gets_its_part_and_changes_it_alone():
             "allocation",
             "substitute",
             "rejected",
+            "moved",
             "sample",
         ),
         product,
@@ -82,7 +84,7 @@ def test_every_function_of_a_lifted_server_gets_its_part_and_changes_it_alone():
     lifted = server.within(lambda state: state[1], lambda state, inner: (state[0], inner))
     for name in ("aggregate", "begin_round", "admit", "adapt_new_clients", "substitute"):
         assert getattr(lifted, name)(("more", 3), 5, (7,)) == ("more", 36)
-    for name in ("download", "allocation", "rejected", "sample"):
+    for name in ("download", "allocation", "rejected", "moved", "sample"):
         assert getattr(lifted, name)(("more", 3), 5, (7,)) == 36
     # These do not get the state.
     assert lifted.init is product and lifted.messages is product

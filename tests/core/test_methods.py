@@ -25,6 +25,15 @@ def test_a_configuration_has_the_name_of_its_method(preset):
         ("panacea", {"hparams.embedding_dropout": 0.0}, "panacea+embedding_dropout=0.0"),
         ("panacea-mean", {"hparams.lambda_d": 0.0}, "panacea-mean+lambda_d=0.0"),
         ("panacea-gn", {"algorithm.layer": "mean"}, "panacea-gn+layer=mean"),
+        ("panacea", {"algorithm.difference": "printed"}, "panacea+difference=printed"),
+        ("panacea-mean", {"server_optimizer": "sgd"}, "panacea-mean"),
+        ("panacea-paper", {"hparams.lambda_d": 0.0}, "panacea-paper-gn"),
+        ("panacea-paper", {"algorithm.difference": "printed"}, "panacea-paper-printed"),
+        (
+            "panacea-paper",
+            {"server_optimizer": "polyak_sgd"},
+            "panacea-mean+inner_product=plain",
+        ),
         ("pfedhn", {"client_optimizer": "adam"}, "pfedhn+client_optimizer=adam"),
         ("pfedhn", {"hparams.client_lr": 0.7}, "pfedhn"),
         ("pfedgat", {"algorithm.paper_mode": True}, "pfedgat-paper"),
@@ -45,8 +54,21 @@ def test_values_that_depart_from_all_variants_are_in_the_name(method, changes, n
 
 
 def test_published_scores_are_those_of_exact_variants():
-    config = PRESETS["tpt48"]("panacea")
-    other = change(config, {"algorithm.layer": "mean"})
+    config = PRESETS["tpt48"]("panacea-paper")
+    sage = change(config, {"algorithm.layer": "sage"})
     data = {"source": "real", "extent": ""}
     assert published_score(config, variant_of(config), data).mean == 2.6
-    assert published_score(other, variant_of(other), data) is None
+    others = map(PRESETS["tpt48"], ("panacea", "panacea-mean", "panacea-gn"))
+    for other in (sage, *others):
+        assert published_score(other, variant_of(other), data) is None
+
+
+def test_the_papers_new_clients_start_with_random_embeddings():
+    """The value of a variant waits until new clients join."""
+    config = PRESETS["tpt48"]("panacea-paper")
+    assert "new_client_embedding" not in config.algorithm
+    joined = change(config, {"new_clients.fraction": 0.2})
+    assert joined.algorithm.new_client_embedding == "random"
+    assert variant_of(joined) == "panacea-paper"
+    other = change(joined, {"algorithm.new_client_embedding": "zero"})
+    assert variant_of(other) != "panacea-paper"

@@ -42,7 +42,7 @@ from graphfl_jax.hypernets.generator import generator
 from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.hypernets.relation_gnn import relation_encoder
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
-from graphfl_jax.optimizers import momentum
+from graphfl_jax.optimizers import OPTIMIZERS, momentum
 from graphfl_jax.program import Program
 from graphfl_jax.rounds import Group
 from graphfl_jax.trainers import epoch_trainer, sgd_trainer
@@ -563,16 +563,25 @@ def objective(
     layer="mean",
     lam=0.0,
     dropped=False,
+    plain=False,
+    printed=None,
 ):
-    """J with M's weights in the graph term taken from `frozen`: eq. (4) + lambda_d eq. (5)."""
+    """J with M's weights in the graph term taken from `frozen`: eq. (4) + lambda_d eq. (5).
+
+    With `printed`, the differences of the round's beginning, a function whose gradient is the
+    printed product of these and the derivative of what is sent, with the sign of a descent.
+    """
     if edges is None:
         return 0.5 * np.mean(np.sum((targets - generate(weights)[ids]) ** 2, 1))
     embeddings = encode(weights, edges, layer, dropped)
     hidden = stacked(weights["trunk"], embeddings)
     sent = stacked(weights["output"]["linear"], np.maximum(hidden, 0))
     fit = 0.5 * np.mean(np.sum((targets - sent[ids]) ** 2, 1))
+    if printed is not None:
+        fit = -np.mean(np.sum(printed * sent[ids], 1))
     generator = stacked(frozen["trunk"], embeddings)
-    joined = 1 / (1 + np.exp(-generator @ generator.T / generator.shape[1]))
+    logits = generator @ generator.T / (1 if plain else generator.shape[1])
+    joined = 1 / (1 + np.exp(-logits))
     off = ~np.eye(len(edges), dtype=bool)
     bce = -np.mean(np.where(edges + edges.T > 0, np.log(joined), np.log(1 - joined))[off])
     return fit + lam * bce
@@ -621,7 +630,9 @@ def panacea_mlp_with(fit):
     return panacea_mlp(LINE, TRAIN, generator=small_generator(), fit=fit)
 
 
-def panacea_with(fit, *, layer="mean", edge_weights=False, lambda_d=0.0, embedding_dropout=0.0):
+def panacea_with(
+    fit, *, layer="mean", edge_weights=False, lambda_d=0.0, embedding_dropout=0.0, **choices
+):
     return panacea(
         LINE,
         TRAIN,
@@ -630,6 +641,7 @@ def panacea_with(fit, *, layer="mean", edge_weights=False, lambda_d=0.0, embeddi
         fit=fit,
         lambda_d=lambda_d,
         embedding_dropout=embedding_dropout,
+        **choices,
     )
 
 
@@ -643,6 +655,10 @@ def panacea_with_gcn(fit, **floats):
 
 def panacea_with_attention(fit, **floats):
     return panacea_with(fit, layer="attention", edge_weights=True, **floats)
+
+
+def panacea_as_printed(fit, **floats):
+    return panacea_with(fit, inner_product="plain", difference="printed", **floats)
 
 
 TARGETS = np.array([[1.5], [-0.5]])  # uploads of clients 0 and 2
@@ -698,6 +714,11 @@ def learner(build, rate):
             {"lambda_d": 0.7, "embedding_dropout": 1.0},
             {"edges": WEIGHTED, "lam": 0.7, "layer": "attention", "dropped": True},
         ),
+        (
+            panacea_as_printed,
+            {"lambda_d": 0.7},
+            {"edges": EDGES, "lam": 0.7, "plain": True, "printed": True},
+        ),
     ],
     ids=[
         "pfedhn",
@@ -709,6 +730,7 @@ def learner(build, rate):
         "gcn",
         "attention",
         "attention-drop",
+        "printed",
     ],
 )
 def test_hypernetworks_descend_their_objective(build, floats, reference):
@@ -724,6 +746,10 @@ def test_hypernetworks_descend_their_objective(build, floats, reference):
     weights = jax.tree.map(lambda leaf: np.array(leaf, np.float64), weights)
     if "generate" in reference:
         np.testing.assert_allclose(sent, reference["generate"](weights), rtol=1e-4)
+    if "printed" in reference:
+        embeddings = encode(weights, EDGES, "mean")
+        first = generate_mlp(weights | {"embeddings": embeddings})[[0, 2]]
+        reference = reference | {"printed": TARGETS - first}
     for _ in range(2):
         weights = numerical_step(
             weights, rate, lambda w, frozen: objective(w, frozen, TARGETS, [0, 2], **reference)
@@ -731,6 +757,38 @@ def test_hypernetworks_descend_their_objective(build, floats, reference):
     assert jax.tree.structure(learned) == jax.tree.structure(weights)
     for ours, theirs in zip(jax.tree.leaves(learned), jax.tree.leaves(weights), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "polyak_sgd", "momentum", "adam"])
+@pytest.mark.parametrize("value", [0.05, 100.0])  # Polyak's limit holds for the first
+def test_embeddings_have_a_learning_rate_of_their_own(kind, value):
+    """The first step. Polyak's size is value / (its first-order decrease per unit of size)."""
+    rate, factor = 0.1, 9.0
+    gradient = {"embeddings": np.array([[0.5, -1.0]]), "trunk": np.array([2.0, 0.0, -1.0])}
+    squares = {name: np.sum(np.square(g)) for name, g in gradient.items()}
+    decrease = squares["trunk"] + factor * squares["embeddings"]
+    size = {"polyak_sgd": min(rate, value / decrease)}
+    directions = {"adam": np.sign}
+    expected = {
+        name: -size.get(kind, rate) * directions.get(kind, np.asarray)(g)
+        for name, g in gradient.items()
+    }
+    expected["embeddings"] *= factor
+
+    values = {"weight_decay": 0.0} if kind == "momentum" else {}
+    fit = server_fit(
+        server_optimizer=OPTIMIZERS[kind](lr=jnp.float32(rate), **values),
+        own_embedding_lr=True,
+        embedding_lr=jnp.float32(factor),
+    )
+    optimizer = optax.with_extra_args_support(fit.optimizer)
+    weights = jax.tree.map(lambda g: jnp.ones(g.shape), gradient)
+    gradient = jax.tree.map(lambda g: jnp.asarray(g, jnp.float32), gradient)
+    memory = optimizer.init(weights)
+    updates, _ = optimizer.update(gradient, memory, weights, value=jnp.float32(value))
+    for name, theirs in expected.items():
+        # Adam's 1 - 0.999 in float32 has an error of 1e-5.
+        np.testing.assert_allclose(updates[name], theirs, rtol=1e-5)
 
 
 def test_new_clients_start_from_their_neighbours_and_change_only_their_embeddings():
@@ -929,17 +987,18 @@ def test_fine_tuned_fedavg_predicts_after_steps_on_the_client_data():
     np.testing.assert_allclose(scores["P"], squares(personal), rtol=1e-4)
 
 
-def test_graph_loss_is_the_mean_cross_entropy_over_ordered_pairs():
+@pytest.mark.parametrize("divisor", [2, 1], ids=["scaled", "plain"])
+def test_graph_loss_is_the_mean_cross_entropy_over_ordered_pairs(divisor):
     hidden = np.array([[1.0, 2.0], [-1.0, 0.5], [0.0, 3.0]])
     joined = {(0, 2), (2, 0)}
     losses = []
     for u in range(3):
         for v in range(3):
             if u != v:
-                edge = 1 / (1 + np.exp(-hidden[u] @ hidden[v] / 2))
+                edge = 1 / (1 + np.exp(-hidden[u] @ hidden[v] / divisor))
                 losses.append(-np.log(edge if (u, v) in joined else 1 - edge))
     graph = relations.from_edges(3, [(0, 2)])
-    ours = graph_loss(jnp.asarray(hidden, jnp.float32), relations.adjacency(graph))
+    ours = graph_loss(jnp.asarray(hidden, jnp.float32), relations.adjacency(graph), divisor)
     np.testing.assert_allclose(ours, np.mean(losses), rtol=1e-6)
 
 

@@ -270,7 +270,11 @@ def panacea_with(layer="sage", lambda_d=0.5, dropout=0.3, width=4, optimizer=Non
             output=output_layer(MODEL), embedding_dim=width, width=width, depth=2
         ),
         fit=server_fit(
-            server_optimizer=optimizer or sgd(lr=0.1), server_steps=3, new_client_lr=0.1
+            server_optimizer=optimizer or sgd(lr=0.1),
+            server_steps=3,
+            own_embedding_lr=True,
+            embedding_lr=2.0,
+            new_client_lr=0.1,
         ),
         lambda_d=lambda_d,
         embedding_dropout=dropout,
@@ -418,22 +422,23 @@ def hidden_values():
     return jnp.asarray(RNG.normal(size=(12, 5)) * 2, jnp.float32)
 
 
-def exact_graph_loss(hidden):
+def exact_graph_loss(hidden, divisor=5):
     """In float64, over all ordered pairs."""
     hidden, joined = np.asarray(hidden, float), numpy_matrices()["adjacency"]
-    edge = 1 / (1 + np.exp(-hidden @ hidden.T / hidden.shape[1]))
+    edge = 1 / (1 + np.exp(-hidden @ hidden.T / divisor))
     losses = -np.log(np.where(joined > 0, edge, 1 - edge))
     return losses[~np.eye(12, dtype=bool)].mean()
 
 
+@pytest.mark.parametrize("divisor", [5, 1], ids=["scaled", "plain"])
 @pytest.mark.slow
-def test_the_drawn_graph_loss_of_everything_is_the_graph_loss(sparse, monkeypatch):
+def test_the_drawn_graph_loss_of_everything_is_the_graph_loss(sparse, monkeypatch, divisor):
     hidden, joined = hidden_values(), numpy_matrices()["adjacency"]
     rows, columns = np.nonzero(joined)
     monkeypatch.setattr(panacea, "DRAWN_RELATIONS", len(rows))
     every = np.concatenate([np.arange(12), columns, rows])
-    actual = panacea.drawn_graph_loss(hidden[every], relations.adjacency(directed()))
-    np.testing.assert_allclose(actual, exact_graph_loss(hidden), rtol=1e-6)
+    actual = panacea.drawn_graph_loss(hidden[every], relations.adjacency(directed()), divisor)
+    np.testing.assert_allclose(actual, exact_graph_loss(hidden, divisor), rtol=1e-6)
 
 
 def test_the_drawn_graph_loss_is_unbiased(sparse, monkeypatch):
@@ -446,7 +451,7 @@ def test_the_drawn_graph_loss_is_unbiased(sparse, monkeypatch):
     @jax.vmap
     def estimate(key):
         clients = panacea.draw_for_loss(adjacency, key)
-        return clients, panacea.drawn_graph_loss(hidden[clients], adjacency)
+        return clients, panacea.drawn_graph_loss(hidden[clients], adjacency, 5)
 
     clients, losses = jax.device_get(estimate(jax.random.split(KEY, draws)))
     assert all(len(set(neighbours)) == 3 for neighbours in clients[:100, :3].tolist())

@@ -209,11 +209,11 @@ PART = {"source": "real", "extent": "a half"}
     ],
 )
 def test_published_scores_are_only_for_the_papers_protocol(field, value):
-    config = tpt48.get_config("panacea")
-    assert published_score(config, "panacea", REAL) == (2.6, 0.7)
+    config = tpt48.get_config("panacea-paper")
+    assert published_score(config, "panacea-paper", REAL) == (2.6, 0.7)
     for dataset in (SIMULATED, PART):
-        assert published_score(config, "panacea", dataset) is None
-    assert published_score(change(config, {field: value}), "panacea", REAL) is None
+        assert published_score(config, "panacea-paper", dataset) is None
+    assert published_score(change(config, {field: value}), "panacea-paper", REAL) is None
 
 
 def test_the_papers_protocol_of_pfedhn_takes_one_server_step():
@@ -224,10 +224,10 @@ def test_the_papers_protocol_of_pfedhn_takes_one_server_step():
 
 
 def test_published_scores_of_new_clients_need_a_fifth_of_new_clients():
-    config = tpt48.get_config("panacea")
-    assert published_score(config, "panacea", REAL, "panacea_3") is None
+    config = tpt48.get_config("panacea-paper")
+    assert published_score(config, "panacea-paper", REAL, "panacea_3") is None
     config = change(config, {"new_clients.fraction": 0.2})
-    assert published_score(config, "panacea", REAL, "panacea_3") == (2.8, 0.9)
+    assert published_score(config, "panacea-paper", REAL, "panacea_3") == (2.8, 0.9)
 
 
 def test_every_published_row_is_a_method_of_its_data_set():

@@ -246,6 +246,7 @@ TABLE = """\
 run @fl60 .round=5
 run @fl60 .data.nmae=fl60
 run @tpt48:fedavg .hparams.mu=0.3
+run @tpt48 .hparams.embedding_lr=3 -> it belongs to algorithm.own_embedding_lr
 run @fl60 .hparams.attack_ratio=0.1
 run @fl60 .attack.clients=3
 run @fl60 .data.download=false
