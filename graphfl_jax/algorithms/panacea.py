@@ -13,7 +13,10 @@ constants in it, so that it trains the encoder and H0 only (eq. 8).
 Panacea-GN is ``lambda_d=0``; Panacea-MLP is `panacea_mlp`.
 
 The method of the papers is the variant ``panacea-paper`` (``panacea-paper-gn`` without the
-second loss). Where the papers contradict themselves, it departs from what is printed:
+second loss). Of these departures, it has the first four, where the papers contradict
+themselves, and the last.
+
+Departures:
   * Alg. 1 prints psi - alpha J^T (theta~ - theta), which ascends eq. (4). Here the sign is
     corrected.
   * theta~ stays fixed during the K_s steps while theta moves, as the text of eq. (4) says. The
@@ -22,8 +25,6 @@ second loss). Where the papers contradict themselves, it departs from what is pr
   * Targets are averaged over the cohort. Eq. (4) divides by the number of all clients, of which
     only the cohort has targets.
   * Directed relations are made symmetric for BCE, since an inner product is symmetric.
-
-Departures of ``panacea``, beside these:
   * The encoder's layers are GraphSAGE by default. In each round, a random tenth of the clients
     uses the mean of its neighbours' initial embeddings instead of its own. Trained clients gain
     from GraphSAGE compared with the papers' mean over neighbours and self; with this dropout,
