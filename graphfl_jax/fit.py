@@ -275,9 +275,8 @@ def check_new_clients(config: ConfigDict, algorithm: Algorithm) -> None:
     if new.get("join") == TOGETHER:
         with_rate = ()
         if not algorithm.server.plays_on:
-            of_defence = f" with defence.name={config.defence.name!r}" * bool(
-                config.defence.name
-            )
+            name = config.defence.name
+            of_defence = f" with defence.name={name!r}" if name else ""
             raise ValueError(
                 f"new_clients.join={TOGETHER!r} does not fit "
                 f"algorithm.name={config.algorithm.name!r}{of_defence}, whose server cannot "
