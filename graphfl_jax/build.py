@@ -20,7 +20,7 @@ from graphfl_jax.core import Algorithm, ClientModel, FederatedData
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.files import default_root
-from graphfl_jax.data.new_clients import CHOSEN_BY, hold_out
+from graphfl_jax.data.new_clients import CHOSEN_BY, TOGETHER, hold_out
 from graphfl_jax.declarations import Source
 from graphfl_jax.metrics import task_of, with_metrics
 from graphfl_jax.models import MODELS
@@ -28,7 +28,7 @@ from graphfl_jax.models.architectures import deal_out
 from graphfl_jax.models.objectives import with_precision
 from graphfl_jax.program import ROUNDS_PER_EXECUTION
 from graphfl_jax.robustness import attacks, defences
-from graphfl_jax.rounds import Group, Poison, group_clients, with_sample
+from graphfl_jax.rounds import Group, Poison, group_clients, groups_together, with_sample
 
 # What a factory gets by name, if it has a parameter of this name without a declaration.
 OF_MODELS = ("inputs", "outputs", "task", "played")
@@ -57,6 +57,8 @@ class Experiment(NamedTuple):
     hparams: dict[str, float]  # the traced floats
     groups: tuple[Group, ...]  # the clients of each architecture that train
     joined: tuple[Group, ...] = ()  # after new clients have joined, see `rounds.group_clients`
+    # `build` and groups of rounds that new clients play together with all others
+    together: tuple[Callable, tuple[Group, ...]] | None = None
     on_host: bool = False  # whether the device has only the examples of the clients of a round
 
 
@@ -137,7 +139,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     fit.check_needs(algorithm, config, federation, num_clients)
     fit.check_splits(config, federation)
     fit.check_stopping(config, federation)
-    fit.check_new_clients(config)
+    fit.check_new_clients(config, algorithm)
     fit.check_schedules(config)
     if config.attack.name and config.attack.clients and config.hparams.attack_ratio:
         raise ValueError(
@@ -218,7 +220,15 @@ def assemble(config: ConfigDict, federation: Federation) -> Experiment:
     )
     groups = with_sample(groups, num_clients, config.eval.clients)
     parts = parts._replace(trained=trained, unseen=unseen, groups=groups)
-    return Experiment(federation, models[0], parts.build, parts.poison, hparams, groups, joined)
+    together = None
+    if config.new_clients.get("join") == TOGETHER:
+        fit.check_together(unseen)
+        total = len(federation.clients)
+        whole = groups_together(groups, joined, total)
+        of_all = parts._replace(supplied=supplied | {"num_clients": total}, groups=whole)
+        together = of_all.build, whole
+    made = (federation, models[0], parts.build, parts.poison, hparams, groups, joined)
+    return Experiment(*made, together)
 
 
 def _arguments_of_factories(config, federation):

@@ -179,6 +179,9 @@ class Server:
     # As `aggregate`, after new clients have trained. Only what belongs to them may change. The
     # upload of an architecture without new clients is None.
     adapt_new_clients: Callable[[Any, tuple, tuple, Array], Any] = keep_server
+    # Whether ordinary rounds of all clients can follow `admit`: its state has all that
+    # `aggregate` reads, also of the new clients.
+    plays_on: bool = True
     # state -> [N, N], at [i, j] client j's share in the message to client i; () if not held.
     # For methods that send mixtures of the last models.
     allocation: Callable[[Any], Array] | None = None

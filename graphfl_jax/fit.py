@@ -17,7 +17,7 @@ from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.core import Algorithm, ClientModel, Exchange
 from graphfl_jax.data.federation import Federation, input_range
-from graphfl_jax.data.new_clients import CHOSEN_BY
+from graphfl_jax.data.new_clients import ALONE, CHOSEN_BY, TOGETHER
 from graphfl_jax.declarations import parameters
 from graphfl_jax.memory import bytes_of, device_memory, size_text
 from graphfl_jax.optimizers import scheduled_rate
@@ -278,13 +278,31 @@ def _why_not_on_host(config, algorithm, experiment):
     return next((why for why, holds in reasons.items() if holds), "")
 
 
-def check_new_clients(config: ConfigDict) -> None:
-    """Checks that new clients have a learning rate above 0 in their rounds.
+def check_together(unseen: tuple[str, ...]) -> None:
+    """Checks that all architectures of clients that play together have been trained."""
+    if unseen:
+        raise ValueError(
+            f"new_clients.join={TOGETHER!r} needs architectures that training clients have, "
+            f"and {', '.join(unseen)} has none; set --config.new_clients.join={ALONE}"
+        )
+
+
+def check_new_clients(config: ConfigDict, algorithm: Algorithm) -> None:
+    """Checks that new clients can join as they shall, with a learning rate above 0.
 
     The schedule of the clients' rate may have ended at 0, and the method have none for them.
     """
-    new = config.new_clients
-    with_rate = _methods_with("new_client_optimizer")
+    new, with_rate = config.new_clients, _methods_with("new_client_optimizer")
+    if new.get("join") == TOGETHER:
+        with_rate = ()
+        if not algorithm.server.plays_on:
+            name = config.defence.name
+            of_defence = f" with defence.name={name!r}" if name else ""
+            raise ValueError(
+                f"new_clients.join={TOGETHER!r} does not fit "
+                f"algorithm.name={config.algorithm.name!r}{of_defence}, whose server cannot "
+                f"play on with new clients; set --config.new_clients.join={ALONE}"
+            )
     if not new.get("rounds") or config.algorithm.name in with_rate:
         return
     if "client_schedule" not in config:

@@ -163,6 +163,8 @@ class Program:
       groups: the clients of each architecture that train, in the order of `Algorithm.clients`.
       joined: the clients of each of `Algorithm.clients` after `admit`. Of each group, the last
         `cohort_size` clients are those that it adds.
+      together: the program of all clients, of which new ones play ordinary rounds; None: they
+        adapt alone.
       poison: hparams -> what malicious clients do.
       eval_batch_size: examples scored at once, per client.
       clients_per_eval: clients evaluated at once; 0 is all.
@@ -174,6 +176,7 @@ class Program:
     build: Callable[[dict, Array], Algorithm]
     groups: Sequence[Group]
     joined: Sequence[Group] = ()
+    together: "Program | None" = None
     poison: Callable[[dict], Poison] = lambda hparams: Poison()
     eval_batch_size: int = 512
     clients_per_eval: int = 0
@@ -338,6 +341,8 @@ class Program:
 
     def adapt(self, state: State, key: Array, hparams: dict, data) -> State:
         """The state after a round of the new clients. `data` are those of all clients."""
+        if self.together:
+            return self.together.advance(state, key, hparams, data, jnp.int32(1))[0]
         algorithm = self.build(hparams, state.round)
         key_round = jax.random.fold_in(streams_of(key).new_clients, state.round)
         key_local, key_server = jax.random.split(key_round)

@@ -145,6 +145,28 @@ def group_clients(names: Sequence[str], training: int, cohort_size: int) -> tupl
     return groups, joined if training < len(names) else ()
 
 
+def groups_together(
+    groups: Sequence[Group], joined: Sequence[Group], num_clients: int
+) -> tuple[Group, ...]:
+    """The groups of rounds in which new clients take part as all others do.
+
+    A cohort has the same share of all clients as in training of those that train, rounded up.
+
+    Args:
+      groups, joined: from `group_clients`; an architecture of `joined` is one of `groups`.
+      num_clients: of all.
+    """
+    counts = [num_clients if group.ids is None else len(group.ids) for group in joined]
+    known = [n - group.cohort_size for n, group in zip(counts, joined, strict=True)]
+    sizes = [
+        -(-group.cohort_size * n // n_known)
+        for group, n, n_known in zip(groups, counts, known, strict=True)
+    ]
+    return tuple(
+        group._replace(cohort_size=size) for group, size in zip(joined, sizes, strict=True)
+    )
+
+
 def draw_cohort(key: Array, counts: Array, size: int) -> Cohort:
     """Draws `size` of the n clients by `draw_clients`; all of them are not drawn."""
     everyone = counts.shape[0]

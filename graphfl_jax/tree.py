@@ -19,6 +19,15 @@ def put(rows, ids, new):
     return jax.tree.map(lambda leaf, part: leaf.at[ids].set(part), rows, new)
 
 
+def grow(old, larger):
+    """The leaves of `larger`, in which those of `old`, which are not, take the first places."""
+
+    def of_leaf(old, larger):
+        return larger.at[tuple(slice(size) for size in jnp.shape(old))].set(old)
+
+    return jax.tree.map(of_leaf, old, larger)
+
+
 def mean(rows, weights):
     """Weighted mean over the leading axis: [M, ...], weights [M] -> [...]."""
     shares = weights / jnp.sum(weights)

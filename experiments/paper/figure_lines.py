@@ -237,7 +237,7 @@ def allocation_rows(lines: list[dict]) -> list[list[str]]:
 
 
 class Joining(NamedTuple):
-    """Scores of new clients over their rounds, a panel for each data set."""
+    """Scores of new clients over their rounds with all others, a panel for each data set."""
 
     datasets: tuple[str, ...]
     setting: str
@@ -258,6 +258,7 @@ class Joining(NamedTuple):
                     "eval_every": self.rounds,
                     "new_clients.fraction": fraction,
                     "new_clients.rounds": self.new_rounds,
+                    "new_clients.join": "together",
                 }
             )
         return cells

@@ -192,6 +192,7 @@ def cfl(
         admit=admit,
         adapt_new_clients=adapt_new_clients,
         allocation=allocation,
+        plays_on=False,  # a new client has no cluster before it has trained
     )
     return Algorithm(server, (Client(model, local),))
 

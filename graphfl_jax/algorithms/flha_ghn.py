@@ -220,6 +220,7 @@ def flha_ghn(
         aggregate=aggregate,
         admit=admit,
         adapt_new_clients=adapt_new_clients,
+        plays_on=False,  # new clients keep models, and the generator is finished
     )
     clients = tuple(map(client_of, every, generates))
     algorithm = core.Algorithm(server, clients, needs=NEEDS, averages=True)

@@ -273,9 +273,8 @@ def hyper_federation(
         if scheme != "random":
             start = _initial_embeddings(embeddings, new_clients, graph, scheme, key)
             embeddings = embeddings.at[new_clients].set(start)
-        # From here on, only the new clients' embeddings are optimised.
-        opt_state = fit.new_client_optimizer.init(embeddings[new_clients])
         weights = server.weights | {"embeddings": embeddings}
+        opt_state = tree.grow(server.opt_state, optimizer.init(weights))
         return HyperServer(weights, opt_state, hyper.relate(graph))
 
     def adapt_new_clients(server, cohort, uploads, key):
@@ -328,10 +327,9 @@ def fit_embeddings(
         value = gap(weights_with(rows))
         return value, value
 
-    optimizer = optax.with_extra_args_support(fit.new_client_optimizer)
-    start = (server.weights["embeddings"][ids], server.opt_state)
-    rows, opt_state = minimise(objective, start, optimizer, fit.steps)
-    return HyperServer(weights_with(rows), opt_state, server.relations)
+    optimizer, rows = fit.new_client_optimizer, server.weights["embeddings"][ids]
+    rows, _ = minimise(objective, (rows, optimizer.init(rows)), optimizer, fit.steps)
+    return server._replace(weights=weights_with(rows))
 
 
 def _with_rows(weights, used):

@@ -49,7 +49,7 @@ Departures:
     has the same logits, about 2 / d' of the memory, and other steps.
   * A new client starts from its mixture, in which the mean of the known clients' models takes
     the place of its own. After its first round its own model does. The known clients' mixtures
-    and phi do not change.
+    and phi do not change, unless ``new_clients.join`` is together, as in the paper.
 """
 
 from typing import Annotated, Any, NamedTuple
@@ -269,7 +269,7 @@ def pfedgat(
             models,
             mixing.at[:known, :known].set(server.mixing),
             weights,
-            optimizer.init(weights),
+            tree.grow(server.opt_state, optimizer.init(weights)),
             jnp.zeros_like(mixing) if perturbs else (),
         )
 

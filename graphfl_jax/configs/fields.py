@@ -18,7 +18,7 @@ from typing import Any
 from graphfl_jax.algorithms import ALGORITHMS, Method
 from graphfl_jax.algorithms.tuning import PARTS, tuning_trainer
 from graphfl_jax.data import DATASETS, GRAPHS
-from graphfl_jax.data.new_clients import CHOSEN_BY, CLIENTS, FRACTION, hold_out
+from graphfl_jax.data.new_clients import ALONE, CHOSEN_BY, CLIENTS, FRACTION, JOIN, hold_out
 from graphfl_jax.declarations import NOTHING, Field, Form, Place, Setting
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import METRICS
@@ -167,6 +167,7 @@ def _form(values, defaults=NOTHING):
     reader, joins = CHOSEN_BY[0], any(chosen)
     if joins:
         form.add("new_clients.rounds", ROUNDS, 0, reader)
+        form.add("new_clients.join", JOIN, ALONE, reader)
         form.walk(hold_out, Place("new_clients", reader))
     architectures = form.fields.get("model.architectures")
     if architectures and joins:

@@ -48,6 +48,14 @@ Test = Annotated[
         ("official", "own"),
     ),
 ]
+Sample = Annotated[
+    int,
+    Integer(
+        "Training examples of all clients together, drawn before they are divided; 0 is all. "
+        "With data.test=own, of training and test examples together.",
+        low=0,
+    ),
+]
 BalancedTest = Annotated[
     int,
     Integer(
@@ -266,16 +274,6 @@ CIFAR10 = _cifar(10, _BATCHES, "test_batch", ("batches-bin", "batches-py"))
 CIFAR100 = _cifar(100, ["train"], "test", ("binary", "python"))
 
 
-Examples = Annotated[
-    int,
-    Integer(
-        "Training examples of all clients together, drawn before they are divided; 0 is all. "
-        "With data.test=own, of training and test examples together.",
-        low=0,
-    ),
-]
-
-
 def _loader(image_set: ImageSet):
     """The loader of a data set. All have the same settings.
 
@@ -290,7 +288,7 @@ def _loader(image_set: ImageSet):
         root,
         source: Annotated[str, forms("real", "simulated")] = "auto",
         partition: Partition = "pathological",
-        examples: Examples = 0,
+        examples: Sample = 0,
         cap: Cap = 0,
         test: Test = "official",
         balanced_test: BalancedTest = 0,
@@ -312,9 +310,8 @@ def _loader(image_set: ImageSet):
         if test == "own":
             x, y, split = x[:train], y[:train], None
         divided = divided[: len(y)]
-        rows = label_skew.divide(
-            partition, divided, kinds, split=split, examples=examples, cap=cap, seed=seed
-        )
+        limits = {"examples": examples, "cap": cap}
+        rows = label_skew.divide(partition, divided, kinds, split=split, seed=seed, **limits)
         splits = RandomSplit(seed, val_fraction)
         if split is not None:
             splits = [split_training(split[i], c, splits) for c, i in enumerate(rows)]

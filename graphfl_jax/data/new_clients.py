@@ -13,6 +13,12 @@ from graphfl_jax.settings import Choice, Items, Real
 
 # The fields that say which clients are new; at 0 and empty there are none.
 CHOSEN_BY = ("new_clients.fraction", "new_clients.clients")
+ALONE, TOGETHER = "alone", "together"
+JOIN = Choice(
+    "In the rounds of new clients, these alone adapt and all else stays, or all clients take "
+    "part together as in training.",
+    (ALONE, TOGETHER),
+)
 FRACTION = Real("Share of the clients that are drawn to join only after training.", high=1.0)
 CLIENTS = Items(
     "Clients that join only after training, by name, or by number where no name is a number; "

@@ -193,8 +193,9 @@ def guard(
     within = server.within(
         lambda state: state.server, lambda state, inner: state._replace(server=inner)
     )
+    # What it has seen has no rows of new clients.
     return dataclasses.replace(algorithm, server=within).replacing(
-        init=init, aggregate=aggregate, rejected=rejected, defend=defend
+        init=init, aggregate=aggregate, rejected=rejected, defend=defend, plays_on=False
     )
 
 

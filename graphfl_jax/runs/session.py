@@ -5,6 +5,7 @@ over a mesh of runs. Both are compiled, played and evaluated here.
 """
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -166,17 +167,23 @@ def program_at_sizes(
     experiment: Experiment, config: ConfigDict, mesh: Mesh | None = None, *, models: int = 0
 ) -> Program:
     """The program of an experiment at a configuration's sizes."""
-    return Program(
+    program = Program(
         experiment.build,
         experiment.groups,
         experiment.joined,
-        experiment.poison,
+        poison=experiment.poison,
         eval_batch_size=config.eval_batch_size,
         clients_per_eval=config.clients_per_eval,
         mesh=mesh,
         models=models,
         precision=config.precision,
     )
+    if experiment.together is None:
+        return program
+    build, groups = experiment.together
+    # It plays few rounds, each of them whole on every device.
+    whole = dataclasses.replace(program, build=build, groups=groups, joined=(), mesh=None)
+    return dataclasses.replace(program, together=whole)
 
 
 def scope_of(config: ConfigDict) -> Scope:

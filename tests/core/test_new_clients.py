@@ -1,16 +1,31 @@
 """New clients: which clients are held out of training, and what the training graph has."""
 
+import functools
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import graphfl_jax
+from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.build import build_experiment
+from graphfl_jax.configs import change
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.program import Program
 from graphfl_jax.robustness.attacks import with_attack_order
-from graphfl_jax.rounds import Group
+from graphfl_jax.rounds import Group, group_clients, groups_together
+from graphfl_jax.runs.batch import Trial, run_trials
+from graphfl_jax.runs.session import program_of
+from graphfl_jax.testing.subject import assert_equal
 from tests.federations import small_config, two_clusters
+
+SLOW = pytest.mark.slow
+KEEPING = ("ditto", "scaffold")  # clients that keep something
+FITTING = [name for name in ALGORITHMS if name not in ("cfl", "flha_ghn")]
+QUICK = ("fedavg", "pfedgat")
+NEW = {"new_clients__fraction": 0.3, "new_clients__rounds": 2}
+TOGETHER = NEW | {"new_clients__join": "together"}
 
 
 def edges_by_name(data, names):
@@ -153,3 +168,133 @@ def test_a_configuration_names_new_clients():
     result = graphfl_jax.run(config, two_clusters())
     joined = result.results["new_clients"]
     assert joined["clients"] == [two_clusters().clients[2]] and len(joined["curve"]) == 2
+
+
+# ---------------------------------------------------------------- rounds with all clients
+
+
+@functools.cache
+def joined_by(method):
+    """Five of seven clients after two rounds, and after the others have joined.
+
+    The server has an optimiser with rows of clients, where the method can have one.
+
+    Returns:
+      The experiment, its program, its inputs, and the two states.
+    """
+    whole = hold_out(two_clusters(), fraction=0.3, graph="inductive", seed=0)
+    config = small_config(method, **TOGETHER)
+    if "server_optimizer" in config:
+        config = change(config, {"server_optimizer": "adam"})
+    if "attention" in config.algorithm:
+        config = change(config, {"algorithm.attention": "direct"})
+    experiment = build_experiment(config, whole)
+    program = program_of(experiment, config)
+    inputs = (jax.random.key(3), experiment.hparams)
+    state = program.start(*inputs, whole.data)
+    trained, _ = program.advance(state, *inputs, whole.data, np.int32(2))
+    joined = program.admit(trained, *inputs, whole.everyone)
+    return experiment, program, inputs, *jax.device_get((trained, joined))
+
+
+@pytest.mark.parametrize("method", ["fedavg", *(pytest.param(m, marks=SLOW) for m in KEEPING)])
+def test_rounds_together_are_those_of_a_federation_of_all_clients(method):
+    """Six of seven clients take part, as four of five did. All have been there from the start,
+    and what the new ones know is put in by hand."""
+    experiment, program, inputs, trained, joined = joined_by(method)
+    everyone = experiment.federation.everyone
+    after = program.adapt(program.adapt(joined, *inputs, everyone), *inputs, everyone)
+
+    whole = experiment.federation._replace(data=everyone, everyone=None, new_clients=0)
+    config = small_config(method, cohort_size=6)
+    larger = program_of(build_experiment(config, whole), config)
+    zeros = functools.partial(jax.tree.map, jnp.zeros_like)
+    first = {
+        "fedavg": lambda w: (),
+        "ditto": lambda w: w,
+        "scaffold": lambda sent: zeros(sent.control),
+    }[method](trained.server)
+    memories = jax.tree.map(
+        lambda known, new: jnp.concatenate([known, jnp.stack([new] * 2)]),
+        trained.clients,
+        (first,),
+    )
+    state = trained._replace(clients=memories)
+    expected, _ = larger.advance(state, *inputs, everyone, np.int32(2))
+    assert_equal(after, expected)
+    moved = jax.tree.map(lambda a, b: np.any(a != b), after.server, trained.server)
+    assert int(after.round) == 4 and all(jax.tree.leaves(moved))
+
+
+def shapes(values):
+    return {leaf.shape[:1] for leaf in jax.tree.leaves(values)}
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=[SLOW] * (m not in QUICK)) for m in FITTING]
+)
+def test_a_round_together_keeps_the_state_of_the_known_and_its_shape(method):
+    experiment, program, inputs, trained, joined = joined_by(method.replace("_", "-"))
+    after = program.adapt(joined, *inputs, experiment.federation.everyone)
+    assert jax.eval_shape(lambda: after) == jax.eval_shape(lambda: joined)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after))
+    assert all(len(leaf) == 7 for leaf in jax.tree.leaves(after.clients))
+    states = [getattr(state.server, "opt_state", ()) for state in (trained, joined)]
+    for before, now in zip(*map(jax.tree.leaves, states), strict=True):
+        known = tuple(slice(size) for size in before.shape)
+        np.testing.assert_array_equal(now[known], before)
+        assert np.sum(np.abs(now)) == pytest.approx(np.sum(np.abs(before)), rel=1e-5)
+    if method in ("panacea", "pfedgat"):  # moments of what the server has of each client
+        assert (5,) in shapes(states[0]) and (7,) in shapes(states[1])
+
+
+def test_a_cohort_together_has_the_share_of_training():
+    def sizes(names, training, cohort_size):
+        groups, joined = group_clients(names, training, cohort_size)
+        together = groups_together(groups, joined, len(names))
+        return [(group.name, group.cohort_size) for group in together]
+
+    assert sizes([""] * 10, 8, 8) == [("", 10)]  # all, as in the paper of pFedGAT
+    assert sizes([""] * 7, 5, 4) == [("", 6)]
+    assert sizes([""] * 72, 60, 5) == [("", 6)]
+    assert sizes(["a", "b", "a", "a", "b", "a"], 4, 2) == [("a", 2), ("b", 2)]
+
+
+@SLOW
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "panacea", "pfedgat"])
+def test_runs_together_are_the_same_resumed_and_at_once(method, tmp_path):
+    config = small_config(method, **TOGETHER, rounds=2, eval_every=1, checkpoint_every=1)
+    data = two_clusters()
+    uncut = graphfl_jax.run(config, data).results["new_clients"]
+    graphfl_jax.run(change(config, {"rounds": 1}), data, out=tmp_path)
+    resumed = graphfl_jax.run(config, data, out=tmp_path, resume=True)
+    assert resumed.results["new_clients"] == uncut and len(uncut["curve"]) == 3
+    whole = hold_out(data, fraction=0.3, graph="inductive", seed=0)
+    trials = [Trial({}, 0), Trial({"client_lr": 0.05}, 0)]
+    ((_, outcome), _) = sorted(run_trials(config, {0: whole}, trials), key=lambda pair: pair[0])
+    at_once = outcome.results["new_clients"]
+    for expected, actual in zip(uncut["curve"], at_once["curve"], strict=True):
+        for point in "GLP":
+            np.testing.assert_allclose(
+                actual[point]["per_client"], expected[point]["per_client"], atol=1e-5
+            )
+
+
+@pytest.mark.parametrize(
+    "method, changes, message",
+    [
+        ("cfl", {}, "^new_clients.join='together' does not fit algorithm.name='cfl', whose"),
+        ("panacea", {"defence__name": "monotone"}, "with defence.name='monotone', whose"),
+        (
+            "pfedhn",
+            {"client_schedule": "cosine", "rounds": 3},
+            "^client_schedule='cosine' has the learning rate 0 after rounds=3",
+        ),
+    ],
+)
+def test_methods_whose_server_cannot_play_on_are_refused(method, changes, message):
+    whole = hold_out(two_clusters(), fraction=0.3, graph="inductive", seed=0)
+    with pytest.raises(ValueError, match=message):
+        build_experiment(small_config(method, **TOGETHER | changes), whole)
+    alone = {"new_clients__join": "alone", "client_schedule": "constant"}
+    build_experiment(small_config(method, **TOGETHER | changes | alone), whole)

@@ -251,6 +251,9 @@ run @fl60 .hparams.attack_ratio=0.1
 run @fl60 .attack.clients=3
 run @fl60 .data.download=false
 run @fl60 .new_clients.rounds=1
+run @fl60 .new_clients.join=together
+run @fl60 .new_clients.fraction=0.2 .new_clients.join=later
+run @fl60:cfl .new_clients.fraction=0.2 .new_clients.join=together
 run @fl60 .tuning.epochs=1
 run @fl60 .defence.attackers=1
 run @fl60 .data.neighbours=4
@@ -371,6 +374,9 @@ run ROADS .data.steps=20 -> pems_bay: 20 steps are too
 run ROADS '.model.hidden=(3,3)' -> model.hidden=(3
 run ROADS .model.name=resnet18
 run @fl60 .data.graph=knn .data.neighbours=60
+run @flha_cifar10:local .data.source=simulated .data.clients=5 .cohort_size=3 .data.cap=20 \
+.model.architectures=arch0,arch1,arch2 .new_clients.fraction=0.4 \
+.new_clients.architectures=arch3 .new_clients.join=together -> new_clients.join=together
 run @fl60:ditto .data.storage=host .new_clients.fraction=0.1 -> data.storage=host
 run @fl60:fedavg .data.storage=host .attack.name=label_flip .hparams.attack_ratio=0.1 -> \
 data.storage=host
