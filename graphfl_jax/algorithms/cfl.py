@@ -7,15 +7,20 @@ Optimization Under Privacy Constraints. IEEE TNNLS 2021. https://arxiv.org/abs/1
 
 A cluster c of more than two clients is split in two after the warm-up, if
 
-    ||1/|c| sum_{i in c} u_i|| < epsilon_1    and    max_{i in c} ||u_i|| > epsilon_2
+    ||1/|c| sum_{i in c} u_i|| < epsilon_1 r    and    max_{i in c} ||u_i|| > epsilon_2 r
 
-that is, if its model is nearly stationary, but not for each of its clients. The two parts are
-those of complete linkage: the two groups of clients whose least similar members are the most
-similar, by the cosine of their updates, become one group, until two are left. A cluster is
-split before its model moves, so each part moves by its own mean, as in the authors' code.
+where r is the largest ||u_i|| of the first round; that is, if its model is nearly stationary,
+but not for each of its clients. The two parts are those of complete linkage: the two groups of
+clients whose least similar members are the most similar, by the cosine of their updates, become
+one group, until two are left. A cluster is split before its model moves, so each part moves by
+its own mean, as in the authors' code.
 Without a split, CFL is FedAvg with equal weights. P is G, the model of the client's cluster.
 
 Departures:
+  * The paper has norms epsilon_1 and epsilon_2, to be set by those of a first run, and its code
+    0.4, 1.6 and a warm-up of 20 rounds for one network and rate. The norms differ between
+    networks and rates, so here both are in units of r, as ``hparams.cfl_mean_norm`` and
+    ``hparams.cfl_max_norm``. Their defaults were chosen on validation.
   * At most ``algorithm.cfl_clusters`` clusters; then none is split.
   * In a round, not all clients of a cluster need to be in the cohort. Those that are move the
     model. The criteria and the similarities take the last update of every client, and a cluster
@@ -51,6 +56,7 @@ class ClusterServer(NamedTuple):
     clusters: Array  # the cluster of each client, [N] int32
     count: Array  # clusters that exist, [] int32
     updates: Array  # the last update of each client, [N, d]
+    unit: Array  # r, [] float32; 0 before the first round
     # [N] bool: whether a client has trained the model of its cluster since its last split
     trained: Array
 
@@ -62,19 +68,21 @@ def cfl(
     played: Array,
     num_clients: int,
     cfl_clusters: Annotated[int, Integer("Largest number of CFL's clusters.")] = 8,
-    cfl_warmup: Annotated[
-        int, Integer("Rounds before CFL's first possible split.", low=0)
-    ] = 20,
+    cfl_warmup: Annotated[int, Integer("Rounds before CFL's first possible split.", low=0)] = 8,
     cfl_mean_norm: Annotated[
         Array,
-        Real("CFL's epsilon_1: a cluster whose mean update has this norm or more stays whole."),
-    ] = 0.4,
+        Real(
+            "CFL's epsilon_1: a cluster whose mean update has this norm or more stays whole; "
+            "in units of the largest norm of an update in the first round."
+        ),
+    ] = 0.25,
     cfl_max_norm: Annotated[
         Array,
         Real(
-            "CFL's epsilon_2: a cluster whose updates all have this norm or less stays whole."
+            "CFL's epsilon_2: a cluster whose updates all have this norm or less stays whole; "
+            "in the same units."
         ),
-    ] = 1.6,
+    ] = 0.3,
 ) -> Algorithm:
     """Builds CFL. A message and an upload are one model each.
 
@@ -92,6 +100,7 @@ def cfl(
             clusters=jnp.zeros(num_clients, jnp.int32),
             count=jnp.int32(1),
             updates=jnp.zeros((num_clients, size)),
+            unit=jnp.float32(0.0),
             trained=jnp.zeros(num_clients, bool),
         )
 
@@ -112,7 +121,9 @@ def cfl(
             tree.as_matrix(uploads)[0] - tree.as_matrix(sent)[0]  # u_i
         )
         trained = server.trained.at[cohort.ids].set(True)
-        server = server._replace(updates=updates, trained=trained)
+        largest = jnp.max(jnp.linalg.norm(updates, axis=1))  # only those of the first round
+        unit = jnp.where(server.unit > 0, server.unit, largest)
+        server = server._replace(updates=updates, unit=unit, trained=trained)
         server = split(server, ready_clusters(server))
         clusters = server.clusters[cohort.ids]  # [M]
         members = (jnp.arange(cfl_clusters)[:, None] == clusters[None]).astype(jnp.float32)
@@ -138,7 +149,8 @@ def cfl(
         mean_norms = jnp.linalg.norm(sums, axis=1) / jnp.maximum(sizes, 1).astype(jnp.float32)
         norms = jnp.linalg.norm(server.updates, axis=1)
         largest = jnp.max(jnp.where(members, norms[None], 0.0), axis=1)  # max_{i in c} ||u_i||
-        ready = (mean_norms < cfl_mean_norm) & (largest > cfl_max_norm)
+        ready = mean_norms < cfl_mean_norm * server.unit
+        ready &= largest > cfl_max_norm * server.unit
         ready &= (sizes >= SMALLEST) & (played >= cfl_warmup)
         ready &= jnp.all(server.trained[None] | ~members, axis=1)
         # As many as there is place for, in the order of their numbers.

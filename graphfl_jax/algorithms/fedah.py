@@ -81,9 +81,7 @@ def fedah(
     Raises:
       ValueError: K_h is larger than K_c.
     """
-    head_steps = head_steps_of(
-        "fedah_head_steps", fedah_head_steps, local_steps, otherwise=local_steps // 2
-    )
+    head_steps = head_steps_of("fedah_head_steps", fedah_head_steps, local_steps)
     train = train_parts(
         model,
         client_optimizer,

@@ -7,11 +7,12 @@ Federated Learning. ICML 2021. https://arxiv.org/abs/2102.07078
     b_i  = K_c - K_h steps of SGD on F_i(., h_i), from b
     b   <- sum_i n_i b_i / sum_i n_i
 
-G and P are the server's body b with the client's own head. The authors' code passes ten times
-over the examples for the head and then once for the body. So by default K_h is 10/11 of K_c,
-rounded down.
+G and P are the server's body b with the client's own head. By default K_h is half of K_c,
+rounded down, as in `fedah`.
 
-Departures: a fixed number of local steps, not epochs. Bodies are weighted by the numbers of
+Departures: a fixed number of local steps, not epochs. The authors' code passes ten times over
+the examples for the head and then once for the body: that is K_h = 10/11 K_c, which leaves a
+body of few local steps nearly untrained. Bodies are weighted by the numbers of
 examples, as in the authors' code; the paper has equal weights. Heads start as each client draws
 them. A client that was never sampled is scored with its first head.
 """
@@ -42,7 +43,7 @@ def fedrep(
         int,
         Integer(
             "First local steps K_h, which train the head; the others train the body. -1: "
-            "10/11 of local_steps.",
+            "half of local_steps.",
             low=-1,
         ),
     ] = -1,
@@ -59,9 +60,7 @@ def fedrep(
     Raises:
       ValueError: K_h is larger than K_c.
     """
-    head_steps = head_steps_of(
-        "fedrep_head_steps", fedrep_head_steps, local_steps, otherwise=10 * local_steps // 11
-    )
+    head_steps = head_steps_of("fedrep_head_steps", fedrep_head_steps, local_steps)
     train = train_parts(
         model,
         client_optimizer,
@@ -76,12 +75,12 @@ def fedrep(
     return shared_body(model, local)
 
 
-def head_steps_of(field: str, head_steps: int, local_steps: int, *, otherwise: int) -> int:
+def head_steps_of(field: str, head_steps: int, local_steps: int) -> int:
     """The number of local steps that train the head.
 
     Args:
       field: the setting in the section ``algorithm``.
-      head_steps: its value; -1 takes `otherwise`.
+      head_steps: its value; -1 takes half of all, rounded down.
       local_steps: of head and body together.
 
     Raises:
@@ -92,7 +91,7 @@ def head_steps_of(field: str, head_steps: int, local_steps: int, *, otherwise: i
             f"algorithm.{field}={head_steps} is more than local_steps={local_steps}; set "
             f"--config.algorithm.{field}={local_steps} or less"
         )
-    return otherwise if head_steps < 0 else head_steps
+    return local_steps // 2 if head_steps < 0 else head_steps
 
 
 def train_parts(

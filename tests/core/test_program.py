@@ -500,10 +500,10 @@ def test_attacked_data_are_those_of_rounds_predictors_and_evaluations():
     [
         (
             "cfl",
-            {"rounds": 20},
-            {"algorithm.cfl_warmup": 19},
-            "algorithm.cfl_warmup=20 is not less than rounds=20, so no cluster is split; set "
-            "--config.algorithm.cfl_warmup=19 or less",
+            {"rounds": 8},
+            {"algorithm.cfl_warmup": 7},
+            "algorithm.cfl_warmup=8 is not less than rounds=8, so no cluster is split; set "
+            "--config.algorithm.cfl_warmup=7 or less",
         ),
         (
             "fedavg",

@@ -1106,8 +1106,8 @@ def cfl_of(played=20, **changes):
     settings = {
         "cfl_clusters": 6,
         "cfl_warmup": 20,
-        "cfl_mean_norm": 0.5,
-        "cfl_max_norm": 2.0,
+        "cfl_mean_norm": 0.1,  # times the first largest norm, sqrt(29): 0.54
+        "cfl_max_norm": 0.37,  # 2.0
     }
     return cfl(VECTOR, TRAIN, played=played, num_clients=12, **settings | changes)
 
@@ -1155,7 +1155,7 @@ def test_cfl_splits_clusters_and_keeps_the_numbers_of_their_clients():
     [
         {"played": 19},
         {"cfl_mean_norm": 0.0},
-        {"cfl_max_norm": 6.0},
+        {"cfl_max_norm": 1.1},
         {"cfl_clusters": 1},
     ],
 )

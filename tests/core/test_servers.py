@@ -93,8 +93,8 @@ def cfl_of(num_clients=3, **changes):
     settings = {
         "cfl_clusters": 2,
         "cfl_warmup": 0,
-        "cfl_mean_norm": 0.5,
-        "cfl_max_norm": 2.5,
+        "cfl_mean_norm": 0.5 / 3,
+        "cfl_max_norm": 2.5 / 3,
     }
     return cfl(
         MODEL, no_training, played=1, num_clients=num_clients, **settings | changes
@@ -110,11 +110,22 @@ def after_updates(server, updates):
 
 @pytest.mark.parametrize(
     "changes, clusters",
-    [({}, 2), ({"cfl_mean_norm": 0.3}, 1), ({"cfl_max_norm": 3.5}, 1)],
+    [({}, 2), ({"cfl_mean_norm": 0.1}, 1), ({"cfl_max_norm": 3.5 / 3}, 1)],
 )
 def test_cfl_compares_the_norm_of_the_mean_update_and_the_largest_norm(changes, clusters):
     """The mean update is (0, 0.4), the largest norm is 3, and the mean of the norms is 2.4."""
-    assert int(after_updates(cfl_of(**changes), THREE).count) == clusters
+    for scale in (1.0, 1e-3):  # of the updates, which does not matter
+        updates = [[scale * number for number in update] for update in THREE]
+        assert int(after_updates(cfl_of(**changes), updates).count) == clusters
+
+
+def test_the_unit_of_cfl_is_the_largest_norm_of_its_first_round():
+    server, cohort = cfl_of(cfl_mean_norm=0.0), cohort_of(0, 1, 2)
+    state = after_updates(server, THREE)
+    assert state.unit == 3.0
+    sent = np.asarray(state.models["head"])[0]
+    uploads = models((sent + 100.0 * np.array(THREE)).tolist())
+    assert server.aggregate(state, (cohort,), (uploads,), KEY).unit == 3.0
 
 
 def test_cfl_splits_no_cluster_of_two_clients():

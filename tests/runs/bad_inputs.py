@@ -586,7 +586,7 @@ search @fl60 .seed=7 -> config.seed=7
 search @fl60 --methods=local .hparams.client_lr=1 -> config.hparams.client_lr=1
 search @fl60 --methods=local .data.val_fraction=0 -> data.val_fraction=0
 search @fl60 --methods=local .algorithm.depth=2
-search @tpt48 --methods=fedrod
+search @tpt48 --methods=fedrod .data.source=simulated -> algorithm.name=fedrod
 search @fl60 --methods=local --out=file
 search @fl60 --methods=local '--page=no.md#a' -> page=no.md
 robustness @fl60 --attacks=gas
