@@ -85,6 +85,22 @@ DATA, SETTING = (
     Column(name, itemgetter(name), scored=False, console=False) for name in ("data", "setting")
 )
 METHOD = Column("method", itemgetter("method"), scored=False, left=True)
+COSTS = (
+    "*Steps* are the local steps of a client in a round, *kB* the kilobytes that a client "
+    "receives and sends in a round, as means over clients, and *s* the seconds of training of "
+    "a run. A method that trains further models in its steps, as ditto does, shows it in *s* "
+    "alone."
+)
+
+
+def _cost(head, name, digits):
+    """The column of a part of `cost`; an average over settings has none."""
+    text = lambda row: number_text(row["cost"] and row["cost"][name], digits)  # noqa: E731
+    return Column(head, text, console=False)
+
+
+# Its columns in every table.
+COST = (_cost("steps", "steps", 0), _cost("kB", "kilobytes", 2), _cost("s", "seconds", 2))
 PRINTED = Column("published", lambda row: number_text(row["published"]), scored=False)
 
 
@@ -101,7 +117,27 @@ def common_row(config, runs: list[dict]) -> Row:
         "diverged": sum(map(diverged, runs)),
         "source": first["dataset"]["source"],
         "extent": first["dataset"]["extent"],
+        "cost": cost(runs),
     }
+
+
+def cost(runs: list[dict]) -> dict[str, float]:
+    """What training takes, as means over runs.
+
+    ``steps`` and ``kilobytes`` are of a client in a round, and ``seconds`` of a run.
+    """
+    parts = []
+    for run in runs:
+        timing, sent = run["timing"], run["communication"]
+        rounds = max(run["rounds"], 1) * sent["clients"]
+        parts.append(
+            {
+                "steps": timing["client_steps_per_s"] * timing["train_s"] / rounds,
+                "kilobytes": (sent["down_bytes"] + sent["up_bytes"]) / 1e3,
+                "seconds": timing["train_s"],
+            }
+        )
+    return {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
 
 
 def printed_score(row: Row, config, printed: Mapping, exact: Mapping = NOTHING):

@@ -19,7 +19,6 @@ from graphfl_jax.commands.common.styles import UNITS
 
 DROP = "mean drop"
 FULL_WIDTH = flha.SIZES["full"].width
-FLOAT = 4e6  # bytes of a million of floats
 CAPTION = """\
 Test {metric} in %, means over {seeds} seeds. The columns of {columns} have P, the method's
 own predictor: for FLHA-GHN and its controls this is the generated model whose head the
@@ -27,9 +26,7 @@ client has refined. G and P are means over these columns, and *sd seeds* is the 
 deviation of P over seeds; its divisor is the number of seeds. L is left out: it equals G,
 because the cosine schedule has ended. A line *published* has what the paper prints for the
 method above it, and its mean; that of FLHA-GHN is below flha-ghn-paper alone, and only with
-the paper's width. *M down* and *M up* are the millions of numbers that a client receives
-and sends in a round; where architectures differ in them, this is the mean over clients.
-fedavg has the first architecture alone: it is the paper's upper bound.
+the paper's width. fedavg has the first architecture alone: it is the paper's upper bound.
 """
 TESTS = {
     "pooled": "All clients are scored on the test images of all clients.\n",
@@ -86,7 +83,6 @@ def columns_of(table: str, config) -> dict[str, list[int]]:
 
 def _row(cell, config, runs):
     """What the rows of all these tables have."""
-    traffic = runs[0]["communication"]
     size = (
         f"{config.rounds} rounds of all {config.cohort_size} clients, {config.local_steps} "
         f"steps of {config.batch_size} images with {config.model.width} channels in the first "
@@ -96,7 +92,6 @@ def _row(cell, config, runs):
         "setting": cell.setting,
         "width": config.model.width,
         "size": size,
-        "floats": {way: traffic[f"{way}_bytes"] / FLOAT for way in ("down", "up")},
     }
 
 
@@ -156,7 +151,7 @@ def lines_of(row: Row) -> list[Row]:
         lines.append(row_of_test | {"scores": points["P"], "means": means})
         if printed:
             means = {"P": [np.mean(list(printed.values()))]}
-            remark = {"method": "published", "scores": printed, "means": means, "floats": {}}
+            remark = {"method": "published", "scores": printed, "means": means, "cost": None}
             lines.append(row_of_test | remark)
     return lines
 
@@ -164,13 +159,6 @@ def lines_of(row: Row) -> list[Row]:
 def _mean_text(scores):
     """The mean over seeds as text; empty without scores."""
     return "" if scores is None else f"{np.mean(scores):.2f}"
-
-
-# The millions of numbers that a client receives and sends.
-DOWN, UP = (
-    Column(f"M\n{way}", lambda row, way=way: number_text(row["floats"].get(way), 3))
-    for way in ("down", "up")
-)
 
 
 def text_of(table: str) -> TableText:
@@ -193,8 +181,7 @@ def text_of(table: str) -> TableText:
             Column("G", lambda row: _mean_text(row["means"].get("G")), console=False),
             Column("P", lambda row: _mean_text(row["means"]["P"])),
             Column("sd\nseeds", lambda row: spread_text(row["means"]["P"])),
-            DOWN._replace(console=False),
-            UP,
+            *columns.COST,
         ),
         title=lambda row: (
             f"{table} on {row['data']}, {row['setting']}, {row['metric']} at P in "
@@ -209,9 +196,10 @@ def text_of(table: str) -> TableText:
 def _introduction(design, rows):
     """A caption, remarks on test sets and drops, and the sizes of the runs."""
     first = rows[0]
-    columns = "clients" if design.columns == flha.CLIENTS else "architectures"
+    shown = "clients" if design.columns == flha.CLIENTS else "architectures"
     return [
-        CAPTION.format(metric=first["metric"], seeds=first["seeds"], columns=columns),
+        CAPTION.format(metric=first["metric"], seeds=first["seeds"], columns=shown)
+        + f"{columns.COSTS}\n",
         *(text for split, text in TESTS.items() if split in design.tests.values()),
         *([DROPS.format(drop=DROP)] if first["setting"] == flha.NONE_REPLACED else []),
         *_sizes(rows),
@@ -230,10 +218,9 @@ Test {metric} in % of the new client, means over {seeds} seeds. The columns *aft
 accuracy of its model (G) after this number of its rounds of local training: at 0 it is as it
 was generated, or random with local. *sd seeds* is the standard deviation of the last of them
 over seeds; its divisor is the number of seeds. P is after the last round too, when the head has
-been refined once more. *M down* and *M up* are the millions of numbers that one of the other
-clients receives and sends in a round; where architectures differ in them, this is the mean over
-these clients. With local, the other clients train for one round only, since they do not affect
-the new client. The paper does not state how long its new clients train.
+been refined once more. The costs are those of the other clients. With local, these train for
+one round only, since they do not affect the new client. The paper does not state how long its
+new clients train.
 """
 
 
@@ -275,8 +262,7 @@ UNSEEN_TEXT = TableText(
         *map(_after, flha.SHOWN),
         Column("sd\nseeds", lambda row: spread_text(_scores(row, "G")[:, -1])),
         Column("P", lambda row: number_text(_scores(row, "P")[:, -1].mean())),
-        DOWN,
-        UP,
+        *columns.COST,
         columns.PRINTED,
     ),
     title=lambda row: (
@@ -284,7 +270,8 @@ UNSEEN_TEXT = TableText(
         f"{row['seeds']} seeds"
     ),
     introduction=lambda rows: [
-        UNSEEN_CAPTION.format(metric=rows[0]["metric"], seeds=rows[0]["seeds"]),
+        UNSEEN_CAPTION.format(metric=rows[0]["metric"], seeds=rows[0]["seeds"])
+        + f"{columns.COSTS}\n",
         *_sizes(rows),
     ],
     notes=columns.simulated_notes,

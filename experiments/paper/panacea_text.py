@@ -89,6 +89,7 @@ def text_of(table: str) -> TableText:
             _score("Jain", "jain", digits=3),
             _score("G", point="G"),
             adapted if table == NEW_CLIENTS else _score("L", point="L"),
+            *columns.COST,
             Column("published", _published_text, scored=False, optional=True),
         ),
         title=lambda row: f"{table} on {row['data']}, {row['unit']}, {row['seeds']} seeds",
@@ -101,7 +102,8 @@ def introduction(rows: list[Row]) -> list[str]:
     """Metrics, seeds and their spread, in a sentence."""
     metrics = dict.fromkeys(f"{row['data']}: {row['metric']}, {row['unit']}" for row in rows)
     return [
-        f"Test scores of {rows[0]['seeds']} seeds; {'; '.join(metrics)}. {columns.SPREAD}\n"
+        f"Test scores of {rows[0]['seeds']} seeds; {'; '.join(metrics)}. {columns.SPREAD} "
+        f"{columns.COSTS}\n"
     ]
 
 

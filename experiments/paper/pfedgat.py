@@ -244,6 +244,7 @@ def _average(rows):
         "published": published,
         "scores": scores,
         "size": None,
+        "cost": None,
     }
 
 
@@ -260,6 +261,7 @@ COLUMNS = (
     Column("at", lambda row: ", ".join(sorted(set(row["at"])))),
     Column("sd\nseeds", lambda row: spread_text(row["scores"][BETTER]["seeds"])),
     Column("sd\nclients", lambda row: number_text(row["scores"][BETTER]["std_clients"])),
+    *columns.COST,
     columns.PRINTED,
 )
 
@@ -272,7 +274,7 @@ def text_of(table: str) -> TableText:
             f"{table} on {row['data']}, {row['setting']}, {row['unit']}, {row['seeds']} seeds"
         ),
         introduction=lambda rows: [
-            CAPTION.format(seeds=rows[0]["seeds"]),
+            CAPTION.format(seeds=rows[0]["seeds"]) + columns.COSTS + "\n",
             PAPER,
             columns.size_list(rows),
         ],

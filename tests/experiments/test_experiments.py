@@ -51,7 +51,7 @@ from graphfl_jax.program import Program
 from graphfl_jax.rounds import Group
 from tests.commands import ROOT, launched, launched_small, shrunk, small_words
 from tests.core.test_traffic import write_matrix, write_series
-from tests.federations import small_config, two_clusters
+from tests.federations import COST, small_config, two_clusters
 
 FILES = (custom, fl60, tpt48, metr_la, pems_bay, compcars)
 REGRESSIONS = (tpt48, metr_la, pems_bay)
@@ -531,6 +531,7 @@ def test_a_diverged_method_has_no_score_in_a_table():
             "errors": None,
             "new_clients": None,
             "dataset": REAL,
+            **COST,
         }
         for broken in (False, True, True)
     ]
@@ -552,6 +553,7 @@ def run_with(**results):
         "errors": None,
         "new_clients": None,
         "dataset": REAL,
+        **COST,
     } | results
 
 
@@ -566,7 +568,7 @@ def test_one_seed_has_no_spread_over_seeds():
 def test_tables_state_the_divisor_of_the_spread_over_seeds():
     row = table_row("own", paper_config(Cell("tpt48"), "fedavg"), [run_with()] * 2)
     assert SPREAD.endswith("; its divisor is the number of seeds.")
-    assert f"tpt48: mse, 1e-3. {SPREAD}\n" in text_of("panacea_2").markdown([row])
+    assert f"tpt48: mse, 1e-3. {SPREAD} *Steps* are" in text_of("panacea_2").markdown([row])
     assert "whose divisor is the number of seeds" in CAPTION.replace("\n", " ")
 
 

@@ -52,6 +52,7 @@ from graphfl_jax.data import from_arrays
 from graphfl_jax.data.federation import with_shared_split
 from graphfl_jax.models.architectures import architectures
 from tests.commands import launched
+from tests.federations import COST
 
 # ---------------------------------------------------------------------------- published scores
 
@@ -245,7 +246,7 @@ def run_of(scores, *, split="final", source="real"):
         "new_clients": None,
         "dataset": {"source": source, "extent": "at most 2000 images"},
         "scores": {"final": points, split: points},
-        "communication": {"down_bytes": 5_000_000, "up_bytes": 4_000_000},
+        **COST,
     }
 
 
@@ -267,8 +268,8 @@ def test_a_row_has_the_means_of_each_architecture_and_their_spread():
     row = row_of("flha_1", 1, "flha-ghn-paper", *runs, size="full")
     text, printed = cells_of_rows("flha_1", [row])
     expected = "cifar10|8 clients|flha-ghn-paper|25.00|30.00|50.00|75.00|35.00|45.00|5.00"
-    assert text == [*expected.split("|"), "1.250", "1.000"]
-    paper = "cifar10|8 clients|published|89.50|88.10|86.50|88.50||88.15|||"
+    assert text == [*expected.split("|"), "50", "9000.00", "2.00"]
+    paper = "cifar10|8 clients|published|89.50|88.10|86.50|88.50||88.15||||"
     assert printed == paper.split("|")
     narrow = row_of("flha_1", 1, "flha-ghn-paper", *runs)
     searched = row_of("flha_1", 1, "flha-ghn", *runs, size="full")
@@ -364,7 +365,7 @@ def test_a_console_of_80_columns_shows_a_whole_table(table):
     console.print(drawn)
     text = console.file.getvalue()
     assert longest in text and text.count("50.00") == 5 * len(TABLES[table].tests)
-    assert text.count("1.000") == len(TABLES[table].tests)
+    assert "9000.00" not in text  # costs are in Markdown alone
 
 
 # --------------------------------------------------------------------------------- figures
@@ -527,7 +528,9 @@ def test_a_row_has_the_scores_after_rounds_of_the_new_client():
     assert unseen_row(unseen, wide, runs)["published"] == 84.2
     row = unseen_row(unseen, config, runs)
     _, text = UNSEEN_TEXT.cells([row])
-    expected = "cifar10|arch1 unseen|flha-ghn|25.00|27.00|35.00|65.00|5.00|75.00|1.250|1.000"
+    expected = (
+        "cifar10|arch1 unseen|flha-ghn|25.00|27.00|35.00|65.00|5.00|75.00|50|9000.00|2.00"
+    )
     assert text == [*expected.split("|"), ""]
     broken = unseen_row(unseen, config, [runs[0], joined_run([0.1], diverged_at=1)])
     _, text = UNSEEN_TEXT.cells([broken])
@@ -640,7 +643,8 @@ def test_rows_are_made_of_real_runs(tiny_run):
     assert of_clients["points"] != balanced["points"]
     # FedAvg sends the model: three convolutions with their normalisations, and the head.
     size = 27 + 2 * 9 + 3 * 2 + 10 + 10
-    assert row["floats"] == {"down": size / 1e6, "up": size / 1e6}
+    assert row["cost"]["kilobytes"] == pytest.approx(2 * 4 * size / 1e3)
+    assert row["cost"]["steps"] == pytest.approx(config.local_steps)
 
 
 @pytest.mark.release

@@ -39,7 +39,7 @@ from graphfl_jax.configs.base import variant_of
 from graphfl_jax.runs.batch import Outcome
 from tests.commands import launched, shrunk, tiny
 from tests.core.test_images import write_cifar
-from tests.federations import two_clusters
+from tests.federations import COST, two_clusters
 
 # ------------------------------------------------------------------------------- what is run
 
@@ -165,6 +165,7 @@ def run_of(test, val, *, seed=0, better=True):
         "seed": seed,
         "dataset": {"source": "real", "extent": "at most 600 images"},
         "scores": {"final": points(test), "validation": points(val), "best_val": None},
+        **COST,
     }
 
 
@@ -196,10 +197,11 @@ def test_a_row_has_the_chosen_scores_and_their_spreads():
     assert scores[BETTER]["std_seeds"] == pytest.approx(15)
     assert scores[BETTER]["std_clients"] == pytest.approx((10 + 0) / 2)
     _, cells = TEXT.cells([row])
-    expected = "cifar10|IID|fedavg|70.00|60.00|50.00|45.00|G, L|15.00|5.00|67.09"
+    expected = "cifar10|IID|fedavg|70.00|60.00|50.00|45.00|G, L|15.00|5.00"
+    expected += "|50|9000.00|2.00|67.09"
     assert cells == expected.split("|")
     _, cells = TEXT.cells([table_row(CELL, config, [AT_G])])
-    assert cells[-3:-1] == ["", "0.00"]  # one seed has no spread over seeds
+    assert cells[-6:-4] == ["", "0.00"]  # one seed has no spread over seeds
 
 
 @pytest.mark.parametrize(
