@@ -3,14 +3,14 @@
     python -m experiments.search --config=fl60 --methods=fedavg,ditto --data_root=DIR
     python -m experiments.search --config=tpt48 --methods=all --out=runs/search-tpt48
 
-experiments/searches.json has for each configuration the fields that its search sets, the number
-of seeds, and the name of its axes: values of floats of hparams. A method is searched over the
-product of those axes that it reads and that do not define it. The best point is the first one
-of `graphfl sweep`: by the validation score at P, and among equal scores by the validation loss.
-Where a value of it is at the edge of its axis, the next value is added with all values of the
-other axes, until the best point is inside or the axis has --extensions more values. A line says
-what was added, or that the best value is still at the edge. With --methods=all, a warning names
-the methods that do not fit.
+experiments/searches.json has for each configuration the fields that its search sets, also those
+of single methods, the number of seeds, and the name of its axes: values of floats of hparams. A
+method is searched over the product of those axes that it reads and that do not define it. The
+best point is the first one of `graphfl sweep`: by the validation score at P, and among equal
+scores by the validation loss. Where a value of it is at the edge of its axis, the next value is
+added with all values of the other axes, until the best point is inside or the axis has
+--extensions more values. A line says what was added, or that the best value is still at the
+edge. With --methods=all, a warning names the methods that do not fit.
 
 OUT/METHOD/trials.jsonl gets a line for each run when it ends. The same command with the same
 --out continues, and does not repeat these runs; those of other code need --accept_changes. At
@@ -143,7 +143,9 @@ def plan_of(method: str, design: dict) -> Plan:
     """The search of a method."""
 
     def configure(point):
-        config = change(file_configuration(method), design["fields"])
+        fields = {**design["fields"], **design.get("of_methods", {}).get(method, {})}
+        fields = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+        config = change(file_configuration(method), fields)
         changes = dict(point)
         if FLAGS.data_root is not None and "root" in config.data:
             changes["data.root"] = FLAGS.data_root

@@ -6,6 +6,7 @@ import types
 import pytest
 
 from experiments import search
+from experiments.paper import flha, pfedgat
 from graphfl_jax import configs
 from tests.commands import ROOT, launched
 
@@ -21,6 +22,21 @@ def test_a_search_names_axes_that_methods_read(name):
     for method, special in axes.items():
         assert method == "all" or set(special) <= set(hparams[method])
     assert all("client_lr" in of for of in hparams.values())  # so every method has an axis
+
+
+@pytest.mark.parametrize(
+    "name, cell, more",
+    [
+        ("fashion_mnist", pfedgat.cell("fashion_mnist", "pathological"), {}),
+        ("cifar10", pfedgat.cell("cifar10", "pathological"), {}),
+        ("flha_cifar10", flha.cells_of("flha_1", "small")[0], {"data.val_fraction": 0.1}),
+    ],
+)
+def test_searches_on_images_are_in_the_setting_of_the_small_tables(name, cell, more):
+    design = SEARCHES["searches"][name]
+    as_json = json.loads(json.dumps({"fields": {**cell.changes, **more}, **cell._asdict()}))
+    assert design["fields"] == as_json["fields"]
+    assert design["of_methods"] == as_json["of_methods"]
 
 
 @pytest.mark.slow
