@@ -180,21 +180,24 @@ RANDOM_START_LR = 0.3  # of a new client that starts from a random model, chosen
 
 
 def unseen_cell(name: str, profile: str = "small") -> Cell:
-    """Three clients train, and then a fourth joins, whose architecture `name` none of them has.
+    """Clients train, and then another one joins, whose architecture `name` none of them has.
 
-    The three have the other architectures of the same kind. A random model is trained as a
-    generated one is, with the same optimiser and no schedule, but with a learning rate of its
-    own. It does not depend on the three, so these train for one round.
+    They have the other architectures of the same kind, each one of them; with `SMALL_CNN`, all
+    of `RESIDUAL`. A random model is trained as a generated one is, with the same optimiser and
+    no schedule, but with a learning rate of its own. It does not depend on the others, so these
+    train for one round.
     """
-    (kind,) = (names for names in (RESIDUAL, PLAIN) if name in names)
+    kinds = (RESIDUAL, (*RESIDUAL, SMALL_CNN), PLAIN)
+    kind = next(names for names in kinds if name in names)
     changes = {
-        "cohort_size": 3,
-        "new_clients.fraction": 0.25,
+        "cohort_size": len(kind) - 1,
+        "new_clients.fraction": 1 / len(kind),
         "new_clients.rounds": REFINING,
         "new_clients.architectures": (name,),
     }
     trained = tuple(other for other in kind if other != name)
-    made = cell(Place("cifar10", f"{name} unseen", 4, trained, changes), profile)
+    place = Place("cifar10", f"{name} unseen", len(kind), trained, changes)
+    made = cell(place, profile)
     scratch = {
         "client_optimizer": "momentum",
         "client_schedule": "constant",

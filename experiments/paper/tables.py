@@ -87,7 +87,7 @@ TABLES |= {name: _flha(name) for name in flha.TABLES}
 TABLES["flha_6"] = Table(
     methods=flha.UNSEEN_METHODS,
     cells={
-        size: tuple(flha.unseen_cell(name, size) for name in flha.RESIDUAL)
+        size: tuple(flha.unseen_cell(name, size) for name in (*flha.RESIDUAL, flha.SMALL_CNN))
         for size in flha.SIZES
     },
     row=flha_text.unseen_row,

@@ -18,7 +18,9 @@ is over all clients, also for the weights of types of layers that a client's mod
 client changes these by weight decay alone. ``algorithm.flha_generator=table`` replaces the
 hypernetwork by one set of parameters for each type, see `hypernets.layer_types`.
 
-For a new client, G is theta_i, so when it joins it is theta(A_i; W). L is theta_i after one
+Layers of a type that no trained architecture has start fresh, as the client's model initialises
+them; in the graph network, their nodes have no features. For a new client, G is theta_i, so
+when it joins it is theta(A_i; W). L is theta_i after one
 more round, and P is theta_i with a refined head, as above. W does not change any more.
 
 In training, models are not sent. A message and an upload are W each. Let there be n types of
@@ -144,13 +146,11 @@ def flha_ghn(
       batch_size: examples in a step of refining.
       local_steps: steps K_c in which a new client refines its model.
       unseen: of the architectures that only new clients have.
-
-    Raises:
-      ValueError: a layer of `unseen` is of a type that no layer of `models` has.
     """
-    generator, every = flha_generator, (*models, *unseen)
+    generator = flha_generator
     generates = [functools.partial(generator.generate, k=k) for k in range(len(models))]
-    generates += map(generator.for_architecture, unseen)
+    starts = [lambda weights, key, of=of: of(weights) for of in generates]
+    starts += map(generator.for_architecture, unseen)
     refine_model = sgd_trainer(new_client_optimizer, steps=local_steps, batch_size=batch_size)
 
     def client_of(model, generate):
@@ -177,11 +177,14 @@ def flha_ghn(
     def download(server, group, i):
         if not isinstance(server, Joined):
             return server
-        generated, ids = generates[group](server.weights), server.new_clients[group]
+        ids = server.new_clients[group]
         if not len(ids):
-            return Model(generated)
+            return Model(generates[group](server.weights))
         place = jnp.minimum(jnp.searchsorted(ids, i), len(ids) - 1)
         trained = tree.take(server.models[group], place)
+        if group >= len(models):  # all clients of an unseen architecture are new
+            return Model(trained)
+        generated = generates[group](server.weights)
         choose = functools.partial(jnp.where, ids[place] == i)
         return Model(jax.tree.map(choose, trained, generated))
 
@@ -201,11 +204,11 @@ def flha_ghn(
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), params)
 
     def admit(weights, new_clients, graph, key):
-        models = tuple(
-            copies_of(generate(weights), len(ids))
-            for ids, generate in zip(new_clients, generates, strict=True)
+        begun = tuple(
+            copies_of(start(weights, jax.random.fold_in(key, number)), len(ids))
+            for number, (ids, start) in enumerate(zip(new_clients, starts, strict=True))
         )
-        return Joined(weights, new_clients, models)
+        return Joined(weights, new_clients, begun)
 
     def adapt_new_clients(server, cohorts, uploads, key):
         models = tuple(
@@ -222,7 +225,8 @@ def flha_ghn(
         adapt_new_clients=adapt_new_clients,
         plays_on=False,  # new clients keep models, and the generator is finished
     )
-    clients = tuple(map(client_of, every, generates))
+    clients = tuple(map(client_of, models, generates))
+    clients += tuple(client_of(model, None) for model in unseen)  # they get models alone
     algorithm = core.Algorithm(server, clients, needs=NEEDS, averages=True)
     if not flha_head_epochs:
         return algorithm

@@ -38,13 +38,12 @@ import jraph
 import numpy as np
 
 from graphfl_jax import tree
-from graphfl_jax.core import Array, ClientModel, Params
+from graphfl_jax.core import Array, ClientModel
 from graphfl_jax.data import relations
 from graphfl_jax.hypernets.layer_types import (
     Layers,
     ModelGenerator,
     Shapes,
-    assemble,
     generator_of,
     type_table,
 )
@@ -205,8 +204,8 @@ class Network(NamedTuple):
             if len(rows := np.flatnonzero(np.array(kinds) == kind))
         }
 
-    def generate(self, weights: dict, several: tuple[Layers, ...]) -> tuple[Params, ...]:
-        """The parameters of several architectures."""
+    def generate(self, weights: dict, several: tuple[Layers, ...]) -> list[list[dict]]:
+        """The parameters of each node of several architectures, by name."""
         of_type = {}
         for kind, outputs in self.outputs(weights, several).items():
             values, single = self.heads[kind].parameters(outputs), [1] * len(outputs)
@@ -218,17 +217,14 @@ class Network(NamedTuple):
                 ]
             )
         # Nodes of a type are in the order of the architectures and of their nodes.
-        return tuple(
-            assemble(
-                layers,
-                [next(of_type[kind]) if kind in of_type else {} for kind in layers.types],
-            )
+        return [
+            [next(of_type[kind]) if kind in of_type else {} for kind in layers.types]
             for layers in several
-        )
+        ]
 
 
 def graph_of(layers: Layers, kinds: tuple[str, ...], edges: str) -> jraph.GraphsTuple:
-    """An architecture as a graph whose nodes [n, types] are one-hot.
+    """An architecture as a graph whose nodes [n, types] are one-hot; unknown types have zeros.
 
     Args:
       layers: of the architecture.
@@ -238,13 +234,12 @@ def graph_of(layers: Layers, kinds: tuple[str, ...], edges: str) -> jraph.Graphs
     senders, receivers = layers.edges.T
     if edges == "bidirectional":
         senders, receivers = np.append(senders, receivers), np.append(receivers, senders)
-    numbers = [kinds.index(kind) for kind in layers.types]
     return jraph.GraphsTuple(
-        nodes=np.eye(len(kinds), dtype=np.float32)[numbers],
+        nodes=np.float32([[kind == known for known in kinds] for kind in layers.types]),
         edges=np.ones(len(senders), np.float32),
         senders=senders,
         receivers=receivers,
-        n_node=np.array([len(numbers)]),
+        n_node=np.array([len(layers.types)]),
         n_edge=np.array([len(senders)]),
         globals=None,
     )

@@ -22,8 +22,9 @@ class ModelGenerator(NamedTuple):
 
     init: Callable  # (key) -> weights
     generate: Callable  # (weights, k) -> parameters of architecture k; of all K without k
-    # (model of another architecture) -> (weights -> its parameters). It raises a ValueError
-    # as the factory does, and if a layer is of a type that the K architectures lack.
+    # (model of another architecture) -> ((weights, key) -> its parameters). Layers of a type
+    # that the K architectures lack start as the model's own. It raises a ValueError as the
+    # factory does.
     for_architecture: Callable
 
 
@@ -47,7 +48,8 @@ def generator_of(
       models: of the K architectures.
       model_name: of the configuration, for errors.
       make: (`Layers` of all K, shapes by type) -> (init, generate), where
-        generate(weights, several) gives the parameters of each of several `Layers`.
+        generate(weights, several) gives for each of several `Layers` the parameters of each
+        node, by name; a node of an unknown type has none.
 
     Raises:
       ValueError: as `layers_of` and `shapes_by_type`.
@@ -57,18 +59,21 @@ def generator_of(
     init, generate = make(every, shapes)
 
     def of_one_or_all(weights, k=None):
-        return generate(weights, every) if k is None else generate(weights, (every[k],))[0]
+        several = every if k is None else (every[k],)
+        made = map(assemble, several, generate(weights, several))
+        return tuple(made) if k is None else next(made)
 
     def for_architecture(model):
         layers = layers_of(model, model_name)
-        for kind in layers.types:
-            if kind not in shapes:
-                raise ValueError(
-                    f"new_clients.architectures={layers.name} has a layer of the unknown type "
-                    f"{kind!r}; choose layers of the known types, {', '.join(shapes)}"
-                )
         shapes_by_type((*every, layers))
-        return lambda weights: generate(weights, (layers,))[0]
+
+        def start(weights, key):
+            (known,) = generate(weights, (layers,))
+            fresh = take_apart(layers, model.init(key))
+            parts = zip(layers.types, known, fresh, strict=True)
+            return assemble(layers, [k if kind in shapes else new for kind, k, new in parts])
+
+        return start
 
     return ModelGenerator(init, of_one_or_all, for_architecture)
 
@@ -167,10 +172,7 @@ def type_table(*, models: tuple[ClientModel, ...], model_name: str = "(own)") ->
             return table
 
         def generate(table, several):
-            return tuple(
-                assemble(layers, [table.get(kind) for kind in layers.types])
-                for layers in several
-            )
+            return [[table.get(kind) for kind in layers.types] for layers in several]
 
         return init, generate
 

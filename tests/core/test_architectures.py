@@ -673,15 +673,6 @@ REFUSED = {
         "algorithm.name='fedavg' has no model for an architecture that only new clients have, "
         "and model.architectures gives them plain7; set",
     ),
-    "new type": (
-        {
-            "names": ("plain4", "plain7"),
-            "algorithm__name": "flha_ghn",
-            **NEW,
-            "new_clients__architectures": ("hybrid1",),
-        },
-        "new_clients.architectures=hybrid1 has a layer of the unknown type 'add'; choose",
-    ),
 }
 
 

@@ -110,6 +110,7 @@ class NumpyGHN:
     types = ("input", "linear2_3", "linear3_2", "linear3_3")  # in sorted order
     nodes = ((0, 1, 2), (0, 1, 3, 2))  # numbers of the types of both chains
     shapes = ((), (2, 3), (3, 2), (3, 3))
+    features = np.eye(4)  # of each type
 
     def __init__(self, structure):
         self.structure = structure
@@ -117,7 +118,7 @@ class NumpyGHN:
     def layers(self, leaves, k):
         """Kernel and bias of every layer of architecture k."""
         weights = jax.tree.unflatten(self.structure, leaves)
-        h = [np.eye(4)[kind] for kind in self.nodes[k]]
+        h = [self.features[kind] for kind in self.nodes[k]]
         others = tree.take(weights["gnn"]["others"], 0)  # of one step
         for step in (weights["gnn"]["first"], others):
             of_sender, own = (step[f"Dense_{i}"] for i in range(2))
@@ -128,6 +129,9 @@ class NumpyGHN:
             ]
         layers = []
         for kind, x in zip(self.nodes[k][1:], h[1:], strict=True):
+            if kind == len(self.types):  # unknown
+                layers.append(None)
+                continue
             head, first = weights["heads"][self.types[kind]], weights["hidden"]
             row = kind - 1  # "input" has no layers
             hidden = relu(x @ first["kernel"][row] + first["bias"][row], 0.01)
@@ -584,7 +588,7 @@ def chain(depth):
 
 
 def kernels(generator, weights, model, layers):
-    body = jax.device_get(jax.jit(generator.for_architecture(model))(weights))["body"]
+    body = jax.device_get(jax.jit(generator.for_architecture(model))(weights, KEY))["body"]
     return np.stack([body[f"layer{place}"]["kernel"] for place in layers])
 
 
@@ -659,7 +663,7 @@ def test_one_call_for_all_architectures_is_one_for_each():
         for k, model in enumerate(models):
             alone = generated(generator, weights, k)
             assert_equal(together[k], alone, rtol=1e-5, atol=1e-6)
-            assert_equal(jax.jit(generator.for_architecture(model))(weights), alone)
+            assert_equal(jax.jit(generator.for_architecture(model))(weights, KEY), alone)
             shapes = jax.eval_shape(model.init, KEY)
             assert jax.tree.map(jnp.shape, alone) == jax.tree.map(jnp.shape, shapes)
 
@@ -668,7 +672,7 @@ def test_a_model_of_an_unseen_architecture_is_generated_from_known_types():
     """A client of it would get the layers that it has in common with the others."""
     table = type_table(models=(chain(4),))
     weights = drawn(start_of(table))
-    params = table.for_architecture(chain(7))(weights)
+    params = table.for_architecture(chain(7))(weights, KEY)
     assert len(params["body"]) == 6
     assert_equal(params["body"]["layer5"], weights["linear4_4"])
     assert_equal(params["head"], weights["linear4_2"])
@@ -845,13 +849,26 @@ def test_what_does_not_fit_is_refused_in_one_line(make):
     )
 
 
+class OfShallow(NumpyGHN):
+    """The hypernetwork of `SHALLOW` alone, to which linear3_3 is unknown."""
+
+    types = ("input", "linear2_3", "linear3_2")
+    features = np.eye(4)[:, :3]
+
+
 @pytest.mark.parametrize("make", [architecture_ghn, type_table])
-def test_an_unseen_architecture_with_an_unknown_type_is_refused(make):
-    generator = make(models=(SHALLOW,))
-    with pytest.raises(ValueError) as error:
-        generator.for_architecture(DEEP)
-    assert str(error.value) == (
-        "new_clients.architectures=mlp_3_3 has a layer of the unknown type 'linear3_3'; choose "
-        "layers of "
-        "the known types, input, linear2_3, linear3_2"
-    )
+def test_layers_of_an_unknown_type_start_fresh_and_the_others_are_generated(make):
+    generator = make(models=(SHALLOW,), **(SMALL if make is architecture_ghn else {}))
+    weights = drawn(start_of(generator))
+    params = jax.device_get(jax.jit(generator.for_architecture(DEEP))(weights, KEY))
+    layers = [params["body"]["Dense_0"], params["body"]["Dense_1"], params["head"]["Dense_0"]]
+    assert_equal(layers[1], DEEP.init(KEY)["body"]["Dense_1"])
+    if make is type_table:
+        assert_equal([layers[0], layers[2]], [weights["linear2_3"], weights["linear3_2"]])
+        return
+    leaves, structure = jax.tree.flatten(weights)
+    expected = OfShallow(structure).layers([np.float64(leaf) for leaf in leaves], 1)
+    for layer, of_numpy in zip(layers, expected, strict=True):
+        if of_numpy is not None:
+            made = layer["kernel"], layer["bias"]
+            assert_equal(made, tuple(np.float32(part) for part in of_numpy), rtol=1e-5)

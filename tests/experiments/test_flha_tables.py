@@ -489,9 +489,11 @@ def test_a_new_client_has_the_architecture_that_the_others_lack(name):
     for profile in SIZES:
         config = paper_config(unseen_cell(name, profile), "flha-ghn")
         trained, new = config.model.architectures, config.new_clients.architectures
-        assert new == (name,) and len(trained) == 3 and name not in trained
-        assert set(trained) | {name} in (set(RESIDUAL), set(PLAIN))
-        assert (config.cohort_size, config.data.clients) == (3, 4)
+        size = len(trained)
+        assert new == (name,) and name not in trained
+        assert {*trained, name} in ({*RESIDUAL}, {*RESIDUAL, "plain4"}, {*PLAIN})
+        assert (config.cohort_size, config.data.clients) == (size, size + 1)
+        assert round(config.new_clients.fraction * (size + 1)) == 1
 
 
 @pytest.mark.parametrize("profile", SIZES)
@@ -508,6 +510,16 @@ def test_random_and_generated_starts_are_trained_by_the_same_optimiser(profile):
     # A random start does not depend on what the others have trained.
     assert random.rounds == random.eval_every == 1
     assert generated.rounds == SIZES[profile].rounds
+
+
+def test_the_small_network_has_layers_that_no_residual_network_has():
+    """Figure 7 of the paper: these start fresh, and the others are generated."""
+    config = paper_config(unseen_cell("plain4"), "flha-ghn")
+    experiment = build_experiment(config, arrange(config, images(5)))
+    *trained, new = experiment.build(experiment.hparams, 0).clients
+    known = {node.type for client in trained for node in client.model.architecture.nodes}
+    types = [node.type for node in new.model.architecture.nodes]
+    assert 0 < len(set(types) - known) < len(set(types))
 
 
 @pytest.mark.parametrize("method", ["flha-ghn-table", "local"])
