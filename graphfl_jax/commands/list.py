@@ -54,7 +54,8 @@ def description_of(method: str) -> str:
     title = " ".join(inspect.getdoc(module).split("\n\n")[0].split())
     if module.__name__.rpartition(".")[2] != algorithm:  # one of several in a file
         title = _first_sentence(factory).removeprefix("Builds ")
-    special = {f: v for f, v in values.items() if f not in {"algorithm.name", *common}}
+    usual = {"algorithm.name": algorithm, **common}
+    special = {f: v for f, v in values.items() if f not in usual or v != usual[f]}
     if special:
         text = ", ".join(f"{field}={value}" for field, value in special.items())
         title = f"{algorithm.replace('_', '-')} with {text}."

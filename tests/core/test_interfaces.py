@@ -75,11 +75,12 @@ def test_every_function_of_a_lifted_server_gets_its_part_and_changes_it_alone():
         ),
         product,
     )
-    server = Server(init=product, messages=product, **functions)
+    server = Server(init=product, messages=product, plays_on=False, **functions)
     assert {field.name for field in dataclasses.fields(Server)} == {
         *functions,
         "init",
         "messages",
+        "plays_on",
     }
     lifted = server.within(lambda state: state[1], lambda state, inner: (state[0], inner))
     for name in ("aggregate", "begin_round", "admit", "adapt_new_clients", "substitute"):
@@ -88,6 +89,7 @@ def test_every_function_of_a_lifted_server_gets_its_part_and_changes_it_alone():
         assert getattr(lifted, name)(("more", 3), 5, (7,)) == 36
     # These do not get the state.
     assert lifted.init is product and lifted.messages is product
+    assert not lifted.plays_on
 
 
 def counting(sample=None):

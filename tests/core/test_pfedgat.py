@@ -451,7 +451,8 @@ def test_a_new_client_starts_from_the_mean_and_changes_no_known_mixture():
     """Its logits in direct are 0, so that it gets equal shares of all."""
     algorithm, new = method(), jnp.array([3], jnp.int32)
     graph = relations.from_edges(4, [])
-    server = algorithm.server.admit(server_of(), (new,), graph, KEY)
+    memory = algorithm.server.init(KEY, relations.from_edges(3, [])).opt_state
+    server = algorithm.server.admit(server_of(memory), (new,), graph, KEY)
     shares = [[*row, 0.0] for row in SHARES] + [[0.25] * 4]
     np.testing.assert_allclose(server.mixing, shares, rtol=1e-6)
     np.testing.assert_allclose(server.uploads["head"], [*MODELS, MODELS.mean(0)], rtol=1e-5)

@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from experiments import search
 from experiments.paper import flha, pfedgat
+from experiments.paper import rate_search as search
 from graphfl_jax import configs
 from tests.commands import ROOT, launched
 

@@ -189,7 +189,10 @@ def test_metrics_have_a_line_per_evaluation_and_end_at_the_final_scores(good):
     rows, results = lines(good[2]), read(good[2])
     assert [row["round"] for row in rows] == list(range(2, results["rounds"] + 1, 2))
     assert rows[-1]["test"] == results["scores"]["final"]
-    assert rows[-1].get("val") == results["scores"]["validation"]
+    validation = results["scores"]["validation"]
+    for summary in (validation or {}).values():
+        assert summary.pop("loss") > 0
+    assert rows[-1].get("val") == validation
 
 
 def test_best_by_validation_is_the_best_row(runs):
