@@ -139,6 +139,7 @@ def one_client_too_large():
     return whole._replace(data=whole.data._replace(train=train))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defence", ["", "median"])
 def test_one_client_that_is_not_finite_does_not_end_a_run(tmp_path, defence):
     config = small_config("fedavg", rounds=4, eval_every=2, defence__name=defence)

@@ -600,6 +600,7 @@ def plain(depth):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [chain(13), plain(13)], ids=["dense", "convolutions"])
 def test_six_forward_layers_do_not_distinguish_deep_layers_of_a_chain(model):
     """Layer p sees the types of layers p - 6 to p, which are equal from p = 8 on."""

@@ -204,6 +204,7 @@ def test_points_of_equal_predictors_are_compiled_once(same):
     assert traced == [model for model in MODELS for _ in range(1 if same else 3)]
 
 
+@pytest.mark.slow
 def test_it_learns_what_only_models_of_one_kind_of_clients_can(method):
     """A model for clients of both kinds would be right half of the time."""
     _, scores = played(method, 40)

@@ -449,6 +449,7 @@ def test_perfedavg_with_alpha_0_is_fedavg():
     assert_close(scores, same_scores, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_perfedavg_exact_hessian_product_is_the_limit_of_the_difference():
     methods = [
         perfedavg(MODEL, **META, perfedavg_hessian=kind, perfedavg_alpha=0.1)
@@ -504,6 +505,7 @@ def test_fedamp_of_one_client_pulls_it_to_its_own_last_model(method):
     assert_close(ours.clients[0], ours.server.uploads)
 
 
+@pytest.mark.slow
 def test_fedamp_without_a_share_of_the_others_and_without_pull_is_local_training():
     data = same_batches()
     ours = play("fedamp", data, share=0.0, pull=0.0)
@@ -514,6 +516,7 @@ def test_fedamp_without_a_share_of_the_others_and_without_pull_is_local_training
     assert distance(mixed.server.uploads, models) > 1e-3
 
 
+@pytest.mark.slow
 def test_heurfedamp_with_equal_shares_sends_the_mean_of_all_models():
     """With 1 / N of the own model, and sigma = 0."""
     server = play("heurfedamp", CLUSTERS, cohort_size=7, own=1 / 7, sigma=0.0).server
@@ -537,6 +540,7 @@ def test_cfl_without_splits_is_fedavg():
     assert_close(ours.server.root, theirs.server, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_cfl_separates_clients_whose_labels_are_opposite():
     """Their updates are opposite. A large epsilon_1 splits clusters that are not stationary."""
     ours = play("cfl", same_batches(), 4, 7, cfl_mean_norm=1e6, cfl_max_norm=0.0)
@@ -649,6 +653,7 @@ def test_methods_of_all_pairs_refuse_too_many_clients(factory):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share, edges", [(0.0, None), (1.0, [])])
 def test_sfl_without_smoothing_sends_each_client_its_last_upload(share, edges):
     """With a = 0, and without relations, u_i = v_i; w is still the mean of all."""
@@ -671,6 +676,7 @@ def test_sfl_on_a_complete_graph_with_lambda_0_is_fedavg():
     assert_close(scores, scores_of("fedavg", theirs, data), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cohort_size, same", [(7, True), (3, False)])
 def test_sfl_as_released_is_sfl_with_lambda_0_if_all_clients_take_part(cohort_size, same):
     ours = play("sfl as released", CLUSTERS, cohort_size=cohort_size)
@@ -735,6 +741,7 @@ def models_of(algorithm, server, ids):
     return jax.jit(jax.vmap(algorithm.server.download, (None, None, 0)))(server, 0, ids)
 
 
+@pytest.mark.slow
 def test_a_hypernetwork_that_ignores_the_client_is_fedavg():
     """theta <- theta - 1/M sum (theta - theta_i) = 1/M sum theta_i, for equal client sizes."""
     data = CLUSTERS._replace(train=CLUSTERS.train._replace(count=np.full(7, 10, np.int32)))
@@ -789,6 +796,7 @@ def floats(*values):
 PRINTED, PLAIN = (("difference", "printed"),), (("inner_product", "plain"),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "steps, lambda_d, choices, same",
     [(1, 0.5, PRINTED, True), (2, 0.5, PRINTED, False), (1, 0.0, PLAIN, True)],

@@ -219,6 +219,7 @@ ARCHITECTURES = tuple(Group(len(ids), np.array(ids)) for ids in ([0, 2, 4], [1, 
 WITHIN = [(0, 2), (2, 4), (1, 3)]  # edges between clients of one architecture
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("groups", [EVERYONE, ARCHITECTURES], ids=["one", "two"])
 def test_neither_architectures_nor_sparse_relations_change_it(groups, sparse):

@@ -197,6 +197,7 @@ def joined_by(method):
     return experiment, program, inputs, *jax.device_get((trained, joined))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", *(pytest.param(m, marks=SLOW) for m in KEEPING)])
 def test_rounds_together_are_those_of_a_federation_of_all_clients(method):
     """Six of seven clients take part, as four of five did. All have been there from the start,
@@ -230,6 +231,7 @@ def shapes(values):
     return {leaf.shape[:1] for leaf in jax.tree.leaves(values)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", [pytest.param(m, marks=[SLOW] * (m not in QUICK)) for m in FITTING]
 )

@@ -44,6 +44,7 @@ def test_all_clients_are_equally_probable():
     assert abs(group.scored.mean() - 4_999.5) < 4 * error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [0, 2])
 def test_scores_of_a_sample_are_those_of_a_complete_evaluation(at_once):
     """Also where the last batch is filled up, and where a client is none of the first."""
@@ -134,6 +135,7 @@ def test_tables_files_and_reports_of_a_sample_name_its_clients(sampled):
     assert facts["scores"]["P"] == [at_p.get(i) for i in range(9)]
 
 
+@pytest.mark.slow
 def test_runs_are_paired_only_over_the_same_sample(sampled, tmp_path):
     path, _ = sampled
     whole, same = tmp_path / "whole", tmp_path / "same"

@@ -104,6 +104,7 @@ def test_messages_of_jraph_are_products_with_the_matrix(layer, weighted, request
         np.testing.assert_allclose(matrix @ nodes, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_attention_to_a_neighbourhood_is_that_of_all_clients(sparse):
     """Two layers around clients 4 and 10 of a ring, values and gradients."""
     weights = 0.5 + RNG.random(20)

@@ -405,6 +405,7 @@ def skeleton(monkeypatch):
     return module
 
 
+@pytest.mark.slow
 def test_the_skeleton_is_a_method_with_its_settings(skeleton):
     assert "\nDepartures:" in skeleton.__doc__
     config = small_config("skeleton", rounds=2, eval_every=2, algorithm__passes=2)

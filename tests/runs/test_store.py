@@ -499,6 +499,7 @@ def test_the_run_of_a_changed_line_is_repeated(swept, groups, change):
     assert lines[1]["validation"] == again["validation"]
 
 
+@pytest.mark.slow
 def test_runs_of_a_release_with_fewer_fields_are_not_repeated(swept, groups):
     """A field that came later has its default in the name of such a run."""
     path, lines = swept / "trials.jsonl", []

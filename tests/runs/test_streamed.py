@@ -84,6 +84,7 @@ def test_runs_with_other_numbers_of_rounds_share_what_is_kept(tmp_path):
         assert outcome(outs[0]) == outcome(outs[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut_at", [3, 6])
 def test_a_cut_run_ends_like_an_uncut_one(on_device, tmp_path, cut_at):
     play(tmp_path, cut_at=cut_at)
