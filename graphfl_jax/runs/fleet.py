@@ -181,7 +181,7 @@ class Fleet:
     @functools.cache  # noqa: B019
     def _predict(self, number):
         return jax.jit(
-            with_products(_prediction(self.experiment, number), self.config.precision)
+            with_products(_prediction(self.experiment, number), str(self.config.precision))
         )
 
     def export(self, client: str, to: str | os.PathLike, at: str = "P") -> None:
