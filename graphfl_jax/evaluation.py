@@ -35,9 +35,8 @@ class Evaluated(NamedTuple):
     # {point: {name: {"values": [K], "defined": [K]}}}: of `Task.metrics` on the test split; a
     # value is 0 where it is undefined
     metrics: dict
-    losses: (
-        dict  # {point: [K]}: means of the task's loss on validation; {} without such a split
-    )
+    # {point: [K]}: means of the task's loss on validation; {} without such a split
+    losses: dict
     # `Server.allocation`; () without one, or with more than `ALLOCATED` clients
     allocation: Array | tuple
     # [N] of `Server.rejected`; () where the server rejects no client

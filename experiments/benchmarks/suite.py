@@ -306,12 +306,10 @@ def agreement(words, folder, seconds):
       norms: in float32, and in TensorFloat-32. And whether a second run on the accelerator has
       the same bytes.
     """
-    # Each run compiles its own programs, in a folder of its own.
-    on_cpu = {"JAX_PLATFORMS": "cpu"}
-    precisions = {"cpu": "float32", "float32": "float32", "tensorfloat32": "tensorfloat32"}
-    precisions["again"] = "float32"
-    files = {}
-    for name, precision in precisions.items():
+    # No run shares the folder of compiled programs with another one.
+    on_cpu, files = {"JAX_PLATFORMS": "cpu"}, {}
+    for name in ("cpu", "float32", "again", "tensorfloat32"):
+        precision = name if name == "tensorfloat32" else "float32"
         more = (f"--config.precision={precision}", f"--out={folder / name}")
         variables = on_cpu if name == "cpu" else {}
         _run([*words, *more], folder / f"of {name}", seconds, variables)

@@ -13,6 +13,7 @@ from graphfl_jax.commands.common.text_tables import escape, markdown_table, narr
 from graphfl_jax.configs.base import methods, variant_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.declarations import NOTHING
+from graphfl_jax.runs.views import per_round
 
 Row = dict[str, Any]  # of a table: a method in a cell
 
@@ -125,19 +126,18 @@ def cost(runs: list[dict]) -> dict[str, float]:
     """What training takes, as means over runs.
 
     ``steps`` and ``kilobytes`` are of a client in a round, and ``seconds`` of a run.
+
+    Raises:
+      ValueError: as `views.per_round`.
     """
-    parts = []
-    for run in runs:
-        timing, sent = run["timing"], run["communication"]
-        rounds = max(run["rounds"], 1) * sent["clients"]
-        parts.append(
-            {
-                "steps": timing["client_steps_per_s"] * timing["train_s"] / rounds,
-                "kilobytes": (sent["down_bytes"] + sent["up_bytes"]) / 1e3,
-                "seconds": timing["train_s"],
-            }
-        )
-    return {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
+    parts = {
+        "kilobytes": lambda run: (
+            per_round(run, "bytes") / run["communication"]["clients"] / 1e3
+        ),
+        "steps": lambda run: per_round(run, "steps") / run["communication"]["clients"],
+        "seconds": lambda run: run["timing"]["train_s"],
+    }
+    return {name: float(np.mean([part(run) for run in runs])) for name, part in parts.items()}
 
 
 def printed_score(row: Row, config, printed: Mapping, exact: Mapping = NOTHING):

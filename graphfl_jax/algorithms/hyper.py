@@ -12,7 +12,7 @@ are evaluated without dropout.
 
 Few steps move the initial embeddings much, since layers reduce their effect on the models: in
 800 rounds on TPT-48, Panacea's move by 2e-4 of their norm. ``embeddings_moved`` in results.json
-has this number, and ``own_embedding_lr`` gives them a learning rate of their own.
+has this number, and with ``separate_embedding_lr`` their learning rate is ``embedding_lr``.
 
 A new client is admitted with an untrained initial embedding, chosen by
 ``algorithm.new_client_embedding``:
@@ -74,15 +74,15 @@ def server_fit(
     server_steps: Annotated[
         int, Integer("Optimiser steps K_s of the hypernetwork in a round.")
     ] = 10,
-    own_embedding_lr: Annotated[
-        bool, Switch("Clients' initial embeddings have a learning rate of their own.")
+    separate_embedding_lr: Annotated[
+        bool, Switch("Whether the initial embeddings have another learning rate.")
     ] = False,
     embedding_lr: Annotated[
         Array,
         Real(
-            "Learning rate of initial embeddings with own_embedding_lr, as a multiple of "
+            "Learning rate of initial embeddings with separate_embedding_lr, as a multiple of "
             "server_lr; 0: they stay.",
-            when=("algorithm.own_embedding_lr",),
+            when=("algorithm.separate_embedding_lr",),
         ),
     ] = 1.0,
     new_client_lr: Annotated[
@@ -98,7 +98,7 @@ def server_fit(
     ] = "neighbours",
 ) -> ServerFit:
     """Assembles a `ServerFit`."""
-    if own_embedding_lr:
+    if separate_embedding_lr:
         server_optimizer = with_embedding_lr(server_optimizer, embedding_lr)
     of_new = polyak_sgd(lr=new_client_lr)
     return ServerFit(server_optimizer, server_steps, of_new, new_client_embedding)

@@ -117,7 +117,7 @@ def test_only_the_last_evaluation_of_a_run_is_complete(tmp_path):
 @pytest.mark.slow
 def test_results_have_how_far_embeddings_have_moved():
     """With a rate of 0 of their own they stay, so that these are those of the start."""
-    fields = {"rounds": 2, "eval_every": 1, "algorithm__own_embedding_lr": True}
+    fields = {"rounds": 2, "eval_every": 1, "algorithm__separate_embedding_lr": True}
     still, moved = (
         graphfl_jax.run(
             small_config("panacea", **fields, hparams__embedding_lr=factor), two_clusters()

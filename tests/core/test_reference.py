@@ -778,7 +778,7 @@ def test_embeddings_have_a_learning_rate_of_their_own(kind, value):
     values = {"weight_decay": 0.0} if kind == "momentum" else {}
     fit = server_fit(
         server_optimizer=OPTIMIZERS[kind](lr=jnp.float32(rate), **values),
-        own_embedding_lr=True,
+        separate_embedding_lr=True,
         embedding_lr=jnp.float32(factor),
     )
     optimizer = optax.with_extra_args_support(fit.optimizer)

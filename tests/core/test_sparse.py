@@ -273,7 +273,7 @@ def panacea_with(layer="sage", lambda_d=0.5, dropout=0.3, width=4, optimizer=Non
         fit=server_fit(
             server_optimizer=optimizer or sgd(lr=0.1),
             server_steps=3,
-            own_embedding_lr=True,
+            separate_embedding_lr=True,
             embedding_lr=2.0,
             new_client_lr=0.1,
         ),
