@@ -4,17 +4,18 @@
     python -m experiments.search --config=tpt48 --methods=all --out=runs/search-tpt48
 
 experiments/searches.json has for each configuration the fields that its search sets, also those
-of single methods, the number of seeds, and the name of its axes: values of floats of hparams. A
-method is searched over the product of those axes that it reads and that do not define it. The
-best point is the first one of `graphfl sweep`: by the validation score at P, and among equal
-scores by the validation loss. Where a value of it is at the edge of its axis, the next value is
-added with all values of the other axes, until the best point is inside or the axis has
---extensions more values. A line says what was added, or that the best value is still at the
-edge. With --methods=all, a warning names the methods that do not fit.
+of single methods, the number of seeds, and the point at which it starts: values of floats of
+hparams. A method has those that it reads and that do not define it. Their values are of the
+numbers 1, 3, 10, 30, ... and so on, up and down. A search tries the start and all points that
+differ in one value, which is the next lower or higher one. It goes on from the best point that
+it has tried, until this one has no better neighbour, so that the best value is never at the
+edge of a grid. The order is that of `graphfl sweep`: by the validation score at P, and among
+equal scores by the validation loss. If all runs diverge, all values become lower. A line names
+each move. With --methods=all, a warning names the methods that do not fit.
 
 OUT/METHOD/trials.jsonl gets a line for each run when it ends. The same command with the same
 --out continues, and does not repeat these runs; those of other code need --accept_changes. At
-the end search.json has for each method the axes, the scores and losses of all points, and the
+the end search.json has for each method the path, the scores and losses of all points, and the
 choice, and search.md the choices.
 """
 
@@ -31,11 +32,9 @@ from graphfl_jax.commands.common.text_tables import say
 
 flags.DEFINE_list("methods", [ALL], "Methods of the configuration; all is every one that fits.")
 flags.DEFINE_integer("seeds", None, "Runs of a point; by default the search's.", lower_bound=1)
+flags.DEFINE_integer("moves", 12, "Largest number of moves of a search.", lower_bound=0)
 flags.DEFINE_integer(
-    "extensions", 4, "Largest number of values that are added to an axis.", lower_bound=0
-)
-flags.DEFINE_integer(
-    "at_once", 0, "Runs in one program; 0 finds a number that is fast.", lower_bound=0
+    "at_once", 0, "Runs in one program; 0 is the number of seeds.", lower_bound=0
 )
 flags.DEFINE_string("out", "runs/searches", "Output folder, with a log for each method.")
 

@@ -25,9 +25,10 @@ from graphfl_jax.commands.sweeping import grid
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards
 from graphfl_jax.commands.sweeping.trial_log import TrialLog, log_of
 from graphfl_jax.configs import change
+from graphfl_jax.configs.fields import setting_of
 from graphfl_jax.configs.values import adjust
 from graphfl_jax.runs.batch import run_trials
-from graphfl_jax.runs.sweep import TrialGroup, groups_of
+from graphfl_jax.runs.sweep import Point, TrialGroup, groups_of
 
 SEARCHES = Path(__file__).parents[1] / "searches.json"
 ALL = "all"
@@ -38,8 +39,9 @@ class Plan(NamedTuple):
     """The search of a method."""
 
     method: str
-    axes: dict[str, list[str]]  # as of `grid.take_axes`
-    groups: Callable[[dict], list[TrialGroup]]  # axes -> the runs of all their points
+    start: Point
+    groups: Callable[[list[Point]], list[TrialGroup]]  # points -> their runs
+    seeds: int  # runs of a point
 
 
 def design_of_flags() -> dict:
@@ -66,7 +68,8 @@ def design_of_flags() -> dict:
     if FLAGS.methods != [ALL]:
         check_names("methods", FLAGS.methods, configs.methods())
     design = designs[Path(path).stem]
-    return design | {"axes": searches["axes"][design["axes"]]}
+    starts = searches["starts"][design["starts"]]
+    return design | {"starts": starts | {ALL: starts[ALL] | design.get("start", {})}}
 
 
 def fitting(design: dict) -> tuple[list[Plan], dict[str, str]]:
@@ -78,11 +81,15 @@ def fitting(design: dict) -> tuple[list[Plan], dict[str, str]]:
     plans, left_out = [], {}
     every = FLAGS.methods == [ALL]
     names = list(configs.methods()) if every else FLAGS.methods
+    if every:
+        same = design.get("rates_of", {})
+        left_out = {method: f"it has the rates of {other}" for method, other in same.items()}
+        names = [method for method in names if method not in left_out]
     last = names[-1]
     for method in names:
         try:
             plan = plan_of(method, design)
-            plan.groups(plan.axes)  # not kept, since they hold the data of all methods
+            plan.groups([plan.start])  # not kept, since they hold the data of all methods
         except ValueError as why:
             if not every or method == last and not plans:
                 raise
@@ -106,69 +113,88 @@ def plan_of(method: str, design: dict) -> Plan:
         return adjust(config, OVERRIDES, changes)
 
     config, _ = configure({})
-    axes = {
-        f"--grid.hparams.{name}": [f"{value:g}" for value in values]
-        for name, values in {**design["axes"]["all"], **design["axes"].get(method, {})}.items()
+    start = {
+        f"hparams.{name}": float(value)
+        for name, value in {**design["starts"][ALL], **design["starts"].get(method, {})}.items()
         if name in config.hparams and f"hparams.{name}" not in configs.methods()[method]
     }
-    refuse_overrides(dict.fromkeys(map(grid.dotted_field, axes), "the search chooses it"))
+    refuse_overrides(dict.fromkeys(start, "the search chooses it"))
     seeds = list(range(FLAGS.seeds or design["seeds"]))
 
-    def groups(axes):
-        return grid.evaluate_as_ranked(groups_of(grid.points_of(axes, 0), seeds, configure))
+    def groups(points):
+        return grid.evaluate_as_ranked(groups_of(points, seeds, configure))
 
-    return Plan(method, axes, groups)
+    return Plan(method, start, groups, len(seeds))
 
 
 def searched(plan: Plan, out: Path) -> dict:
     """Makes the runs of a search that its folder lacks; what search.json says of it."""
     log = TrialLog(
         out,
-        plan.groups(plan.axes),
+        plan.groups([plan.start]),
         resume=log_of(out, None).exists(),
         accept_changes=changes_accepted(),
         config_file=configuration_file(),
     )
     log.growing = True  # the log may have runs that are planned later
-    axes, added, edge = dict(plan.axes), dict.fromkeys(plan.axes, 0), []
+    path = [plan.start]
     with log, progress_bar("runs") as bar:
-        task = bar.add_task(plan.method, total=len(log.planned), completed=len(log.records))
+        task = bar.add_task(plan.method)
         while True:
-            make_runs(log, lambda runs: bar.advance(task, runs))
-            (board,) = leaderboards(log.lines())
-            if not board["rows"]:
-                break
-            longer = grid.extended(axes, board["rows"][0]["point"])
-            edge = [axis for axis in longer if added[axis] == FLAGS.extensions]
-            more = {axis: values for axis, values in longer.items() if axis not in edge}
-            for axis in longer:
-                say(edge_text(plan.method, axis, longer[axis], axis in edge))
-            if not more:
-                break
-            axes |= more
-            added |= {axis: added[axis] + 1 for axis in more}
-            log.plan(plan.groups(axes))
+            log.plan(plan.groups([path[-1], *neighbours(path[-1])]))
             bar.update(task, total=len(log.planned), completed=len(log.records))
+            make_runs(log, plan.seeds, lambda runs: bar.advance(task, runs))
+            (board,) = leaderboards(log.lines())
+            rows = board["rows"]
+            best = rows[0]["point"] if rows else lowered(path[-1])
+            ended = best == path[-1]
+            if ended or len(path) > FLAGS.moves:
+                break
+            say(f"{plan.method}: {point_text(path[-1])} -> {point_text(best)}")
+            path.append(best)
+    if not ended:
+        say(
+            f"{plan.method}: {point_text(best)} is better than the point of --moves={FLAGS.moves}"
+        )
     return {
         "method": plan.method,
         **{name: board[name] for name in ("data", "source", "metric", "higher_is_better")},
-        "axes": {axis.removeprefix("--grid."): list(map(float, axes[axis])) for axis in axes},
-        "added": {axis.removeprefix("--grid."): number for axis, number in added.items()},
-        "at_edge": [axis.removeprefix("--grid.") for axis in edge],
-        "rows": [{name: row[name] for name in KEPT} for row in board["rows"]],
+        "path": path,
+        "ended": ended,
+        "rows": [{name: row[name] for name in KEPT} for row in rows],
         "diverged": board["diverged"],
-        "chosen": board["rows"][0]["point"] if board["rows"] else None,
+        "chosen": best if rows else None,
     }
 
 
-def make_runs(log: TrialLog, report: Callable[[int], None]) -> None:
-    """Makes the planned runs that a log lacks."""
+def neighbours(point: Point) -> list[Point]:
+    """The points that differ in one number, which is the next lower or higher half decade."""
+    points = []
+    for field, value in point.items():
+        setting = setting_of(field)
+        for steps in (-1, 1):
+            other = grid.half_decade(value, steps)
+            if setting.low <= other <= setting.high:
+                points.append(point | {field: other})
+    return points
+
+
+def lowered(point: Point) -> Point:
+    """A point with lower values, since all runs with these ones diverge."""
+    return {field: grid.half_decade(value, -1) for field, value in point.items()}
+
+
+def make_runs(log: TrialLog, seeds: int, report: Callable[[int], None]) -> None:
+    """Makes the planned runs that a log lacks.
+
+    One program plays the `seeds` of a point, so that it is compiled once for all points.
+    """
     for group in log.unfinished():
         outcomes = run_trials(
             group.config,
             group.federations,
             [run.trial for run in group.planned],
-            at_once=FLAGS.at_once,
+            at_once=FLAGS.at_once or seeds,
             report=report,
             keep_in=compiled_folder(),
         )
@@ -176,23 +202,20 @@ def make_runs(log: TrialLog, report: Callable[[int], None]) -> None:
             log.write(group, group.planned[i], outcome)
 
 
-def edge_text(method: str, axis: str, values: list[str], ended: bool) -> str:
-    """What is said of an axis at whose edge the best value is."""
-    field = axis.removeprefix("--grid.")
-    where = f"{method}: the best {field} is at the edge of {','.join(values[:-1])}; "
-    return where + ("the limit is reached" if ended else f"{values[-1]} is added")
+def point_text(point: Point) -> str:
+    """The values of a point."""
+    items = point.items()
+    return ", ".join(f"{field.removeprefix('hparams.')} {value:g}" for field, value in items)
 
 
 def text_of(rows: list[dict]) -> str:
     """The choices in Markdown."""
-    heads = ["method", "chosen", "validation", "loss", "points", "diverged", "at an edge"]
+    heads = ["method", "chosen", "validation", "loss", "points", "diverged runs", "ended"]
     text = [heads]
     for row in rows:
         best = row["rows"][0] if row["rows"] else {}
-        point = (row["chosen"] or {}).items()
-        chosen = ", ".join(f"{field.removeprefix('hparams.')} {v:g}" for field, v in point)
         scores = [score_text(best[name]) if best else "" for name in ("validation", "loss")]
         counts = [str(len(row["rows"])), str(len(row["diverged"]))]
-        edge = ", ".join(field.removeprefix("hparams.") for field in row["at_edge"])
-        text.append([row["method"], chosen, *scores, *counts, edge])
+        ended = "yes" if row["ended"] else "no"
+        text.append([row["method"], point_text(row["chosen"] or {}), *scores, *counts, ended])
     return markdown_table(text)

@@ -6,11 +6,14 @@ ICML 2021. https://arxiv.org/abs/2103.04628
     theta_i = h(e_i; phi)
     (e, phi) <- (e, phi) - optimizer( (d theta_i / d(e, phi))^T (theta_i - theta~_i) )
 
-h is a perceptron of four linear layers with ReLU between them (the trunk) and one linear layer
-per parameter tensor of the client.
+for the clients i of the cohort one after the other, in a random order, where theta_i is
+h(e_i; phi) at that step and theta~_i was trained from the h(e_i; phi) of the beginning of the
+round. h is a perceptron of four linear layers with ReLU between them (the trunk) and one linear
+layer per parameter tensor of the client.
 
-Departures: the paper visits one client per round; here the products of the cohort are averaged.
-The authors' code applies momentum and weight decay to the embeddings of clients that were not
+Departures: the paper visits one client per round. With a cohort of one client this is the same;
+with more, clients train at the same time, and the server takes K_s steps for each of them. The
+authors' code applies momentum and weight decay to the embeddings of clients that were not
 sampled; here those embeddings stay. The authors' optimiser is SGD with momentum 0.9, weight
 decay 1e-3 and clipped gradients, as in the variant ``pfedhn``; the default of
 ``algorithm.name=pfedhn`` is `optimizers.polyak_sgd`. The paper takes K_s = 1.
@@ -61,16 +64,39 @@ def pfedhn(
     dense = hyper.hyper_federation(model, train, hyper.without_relations(init, decode), fit)
 
     def aggregate(server, cohorts, uploads, key):
-        (cohort,) = cohorts
+        def steps(sampled, client, upload):
+            return dense.server.aggregate(sampled, (client,), (upload,), key)
 
-        def steps(sampled):
-            places = jnp.arange(len(cohort.ids), dtype=jnp.int32)
-            of_rows = (cohort._replace(ids=places),)
-            return dense.server.aggregate(sampled, of_rows, uploads, key)
-
-        return on_sampled(server, cohort.ids, steps)
+        return in_turn(server, *cohorts, *uploads, steps, key)
 
     return dense.replacing(aggregate=aggregate)
+
+
+def in_turn(server, cohort, uploads, steps, key):
+    """The server after steps for each client of a cohort, one after the other.
+
+    Their order is that of their embeddings along a random direction. So it does not depend on
+    the clients' numbers, and renamed clients get the same models.
+
+    Args:
+      server: a `HyperServer`.
+      cohort: of M clients.
+      uploads: their models, leaves [M, ...].
+      steps: (a server with the embedding of a client alone; the cohort of this client, which
+        is number 0; its upload [1, ...]) -> the same after the steps.
+      key: of the direction.
+    """
+    embeddings = server.weights["embeddings"][cohort.ids]
+    order = jnp.argsort(embeddings @ jax.random.normal(key, embeddings.shape[1:]))
+
+    def of_client(server, row):
+        client, upload = row
+        renamed = client._replace(ids=jnp.zeros(1, jnp.int32))
+        after = on_sampled(server, client.ids, lambda alone: steps(alone, renamed, upload))
+        return after, None
+
+    rows = jax.tree.map(lambda leaf: leaf[order][:, None], (cohort, uploads))
+    return jax.lax.scan(of_client, server, rows)[0]
 
 
 def on_sampled(server, ids, steps):

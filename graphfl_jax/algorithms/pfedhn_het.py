@@ -7,12 +7,13 @@ Architectures using Graph HyperNetworks. 2022. https://arxiv.org/abs/2201.08459
 
     theta_i = O_k(t(e_i); phi)        k: architecture of client i
     (e, phi) <- (e, phi)
-                - optimizer( mean_{i in T} (d theta_i / d(e, phi))^T (theta_i - theta~_i) )
+                - optimizer( (d theta_i / d(e, phi))^T (theta_i - theta~_i) )
 
-t is the trunk of `pfedhn`, and O_k one linear layer, whose size is that of a model of
-architecture k. So clients of different architectures have the trunk in common. With one
-architecture, this is `pfedhn` with another default of the width. New clients are those of
-`hyper`, each with the O_k of its architecture, which does not change.
+for the clients i of the cohort one after the other, by architecture. t is the trunk of
+`pfedhn`, and O_k one linear layer, whose size is that of a model of architecture k. So clients
+of different architectures have the trunk in common. With one architecture, this is `pfedhn`
+with another default of the width. New clients are those of `hyper`, each with the O_k of its
+architecture, which does not change.
 
 Departures: those of `pfedhn`. The second paper does not describe the network of this baseline;
 its width is 32 by default, because O_k has (width + 1) d numbers if a model has d.
@@ -23,13 +24,11 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import optax
 
 from graphfl_jax import tree
 from graphfl_jax.algorithms import hyper
 from graphfl_jax.algorithms.method import facts
-from graphfl_jax.algorithms.pfedhn import on_sampled
+from graphfl_jax.algorithms.pfedhn import in_turn
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.models.mlp import MLP
@@ -75,7 +74,6 @@ def pfedhn_het(
 
         return decode
 
-    optimizer = optax.with_extra_args_support(fit.optimizer)
     decoders = [decoder(k) for k in range(len(models))]
     of_each = [
         hyper.hyper_federation(model, train, hyper.without_relations(init, decode), fit)
@@ -93,23 +91,18 @@ def pfedhn_het(
         return 0.5 * tree.sq_dist(uploads, sent)
 
     def aggregate(server, cohorts, uploads, key):
-        ids = jnp.concatenate([cohort.ids for cohort in cohorts])
-        ends = np.cumsum([len(cohort.ids) for cohort in cohorts])
-        places = np.split(np.arange(len(ids), dtype=np.int32), ends[:-1])
-        of_rows = [
-            cohort._replace(ids=rows) for cohort, rows in zip(cohorts, places, strict=True)
-        ]
-
-        def objective(weights):
-            gap = distance(weights, of_rows, uploads) / jnp.float32(len(ids))
-            return gap, gap
-
-        def steps(sampled):
-            start = (sampled.weights, sampled.opt_state)
-            end = hyper.minimise(objective, start, optimizer, fit.steps)
-            return hyper.HyperServer(*end, server.relations)
-
-        return on_sampled(server, ids, steps)
+        for method, cohort, upload in zip(of_each, cohorts, uploads, strict=True):
+            if upload is not None:
+                server = in_turn(
+                    server,
+                    cohort,
+                    upload,
+                    lambda sampled, client, model, method=method: method.server.aggregate(
+                        sampled, (client,), (model,), key
+                    ),
+                    key,
+                )
+        return server
 
     def admit(server, new_clients, graph, key):
         return of_each[0].server.admit(server, (jnp.concatenate(new_clients),), graph, key)

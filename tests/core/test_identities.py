@@ -11,6 +11,7 @@ import pytest
 
 from graphfl_jax import tree
 from graphfl_jax.algorithms import ALGORITHMS, Method
+from graphfl_jax.algorithms import pfedhn as pfedhn_module
 from graphfl_jax.algorithms.cfl import cfl
 from graphfl_jax.algorithms.ditto import ditto
 from graphfl_jax.algorithms.fedah import OwnHead, fedah
@@ -936,6 +937,39 @@ def test_pfedhn_keeps_the_embeddings_of_clients_that_were_not_sampled():
     for old, new in zip(embeddings, embeddings[1:], strict=False):
         np.testing.assert_array_equal(new[rest], old[rest])
         assert (np.abs(new - old)[cohort.ids].max(1) > 1e-6).all()
+
+
+def test_the_steps_of_pfedhn_for_one_client_are_those_of_a_cohort_of_one(monkeypatch):
+    """The steps on a whole cohort were those of earlier releases; the bits are the same."""
+    optimizer = optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1, 0.9))
+    sizes = {"embedding_dim": 3, "width": 6, "output": output_layer(MODEL)}
+    sizes["fit"] = FIT._replace(optimizer=optimizer, steps=2)
+
+    def played(ids):
+        algorithm = pfedhn(MODEL, TRAIN, **sizes).server
+        cohort = Cohort(jnp.array(ids, jnp.int32), jnp.ones(len(ids)))
+
+        @jax.jit
+        def rounds(key):
+            server = algorithm.init(key, CLUSTERS.graph)
+            sent = jax.vmap(algorithm.download, (None, None, 0))(server, 0, cohort.ids)
+            targets = jax.tree.map(lambda leaf: leaf + 1.0, sent)
+            for _ in range(2):
+                server = algorithm.aggregate(server, (cohort,), (targets,), key)
+            return server
+
+        return jax.device_get(rounds(KEY))
+
+    def together(server, cohort, uploads, steps, key):
+        places = cohort._replace(ids=jnp.arange(len(cohort.ids), dtype=jnp.int32))
+        return pfedhn_module.on_sampled(
+            server, cohort.ids, lambda sampled: steps(sampled, places, uploads)
+        )
+
+    in_turn = played([4]), played([1, 4])
+    monkeypatch.setattr(pfedhn_module, "in_turn", together)
+    jax.tree.map(np.testing.assert_array_equal, in_turn[0], played([4]))
+    assert distance(in_turn[1].weights, played([1, 4]).weights) > 1e-3
 
 
 # ------------------------------------------------------------------- learning-rate schedules

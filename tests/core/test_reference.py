@@ -685,7 +685,7 @@ def learner(build, rate):
 @pytest.mark.parametrize(
     "build, floats, reference",
     [
-        (pfedhn_with, {}, {"generate": generate_pfedhn}),
+        (pfedhn_with, {}, {"generate": generate_pfedhn, "in_turn": True}),
         (panacea_mlp_with, {}, {"generate": generate_mlp}),
         (panacea_with, {"lambda_d": 0.0}, {"edges": EDGES}),
         (panacea_with, {"lambda_d": 0.7}, {"edges": EDGES, "lam": 0.7}),
@@ -734,8 +734,11 @@ def learner(build, rate):
     ],
 )
 def test_hypernetworks_descend_their_objective(build, floats, reference):
-    """Two server steps towards fixed targets equal two numerical ones in float64."""
-    rate = 0.3
+    """Two server steps towards fixed targets equal two numerical ones in float64.
+
+    pFedHN takes them for each client, in the order of the embeddings along a random direction.
+    """
+    rate, reference, turns = 0.3, dict(reference), [(TARGETS, [0, 2])]
     floats = {name: jnp.float32(value) for name, value in floats.items()}
     graph = data(PATH).graph
     if reference.get("edges") is WEIGHTED:
@@ -749,11 +752,14 @@ def test_hypernetworks_descend_their_objective(build, floats, reference):
     if "printed" in reference:
         embeddings = encode(weights, EDGES, "mean")
         first = generate_mlp(weights | {"embeddings": embeddings})[[0, 2]]
-        reference = reference | {"printed": TARGETS - first}
-    for _ in range(2):
-        weights = numerical_step(
-            weights, rate, lambda w, frozen: objective(w, frozen, TARGETS, [0, 2], **reference)
-        )
+        reference["printed"] = TARGETS - first
+    if reference.pop("in_turn", False):
+        turns = [(TARGETS[:1], [0]), (TARGETS[1:], [2])]
+        direction = jax.random.normal(KEY, weights["embeddings"].shape[1:])
+        turns.sort(key=lambda turn: weights["embeddings"][turn[1][0]] @ np.float64(direction))
+    for targets, ids in (turn for turn in turns for _ in range(2)):
+        value = functools.partial(objective, targets=targets, ids=ids, **reference)
+        weights = numerical_step(weights, rate, value)
     assert jax.tree.structure(learned) == jax.tree.structure(weights)
     for ours, theirs in zip(jax.tree.leaves(learned), jax.tree.leaves(weights), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)

@@ -138,10 +138,15 @@ def _beyond(values, best):
         return None
     step = best / before
     value = best * step
-    if 2.9 < max(step, 1 / step) < 3.5:  # 1, 3, 10, 30, ...
-        half_decades = round(2 * math.log10(value))
-        return float(f"{10 ** (half_decades / 2):.0e}")
+    if 2.9 < max(step, 1 / step) < 3.5:
+        return half_decade(value)
     return float(f"{value:.1e}")
+
+
+def half_decade(value: float, steps: int = 0) -> float:
+    """The number of ..., 1, 3, 10, 30, ... nearest to a value, or one some places further."""
+    place = round(2 * math.log10(value)) + steps
+    return float(f"{10 ** (place / 2):.0e}")
 
 
 def extreme_points(axes: dict[str, list[str]]) -> list[Point]:
