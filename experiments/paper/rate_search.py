@@ -153,9 +153,7 @@ def searched(plan: Plan, out: Path) -> dict:
             say(f"{plan.method}: {point_text(path[-1])} -> {point_text(best)}")
             path.append(best)
     if not ended:
-        say(
-            f"{plan.method}: {point_text(best)} is better than the point of --moves={FLAGS.moves}"
-        )
+        say(f"{plan.method}: has not ended after --moves={FLAGS.moves}; increase --moves")
     return {
         "method": plan.method,
         **{name: board[name] for name in ("data", "source", "metric", "higher_is_better")},

@@ -14,13 +14,17 @@ SEARCHES = json.loads(search.SEARCHES.read_text())
 
 
 @pytest.mark.parametrize("name", SEARCHES["searches"])
-def test_a_search_names_axes_that_methods_read(name):
-    axes = SEARCHES["axes"][SEARCHES["searches"][name]["axes"]]
+def test_a_search_starts_at_values_that_methods_read(name):
+    design = SEARCHES["searches"][name]
+    starts = SEARCHES["starts"][design["starts"]]
     file = getattr(configs, name)
     hparams = {method: file.get_config(method).hparams for method in configs.methods()}
-    assert all(any(axis in of for of in hparams.values()) for axis in axes["all"])
-    for method, special in axes.items():
+    for field in starts["all"] | design.get("start", {}):
+        assert any(field in of for of in hparams.values())
+    for method, special in starts.items():
         assert method == "all" or set(special) <= set(hparams[method])
+    for method, other in design.get("rates_of", {}).items():
+        assert hparams[method].keys() == hparams[other].keys()
     assert all("client_lr" in of for of in hparams.values())  # so every method has an axis
 
 
@@ -39,48 +43,67 @@ def test_searches_on_images_are_in_the_setting_of_the_small_tables(name, cell, m
     assert design["of_methods"] == as_json["of_methods"]
 
 
-@pytest.mark.slow
-def test_a_search_extends_its_axes_and_continues_from_its_log(tmp_path):
-    words = [f"--config={ROOT}/configs/fl60.py", "--config.rounds=2", "--config.local_steps=5"]
-    words += ["--methods=local", "--seeds=1", "--out=here", "--at_once=4", "--extensions=1"]
+def test_a_search_tries_the_next_values_within_the_range_of_a_field():
+    assert search.neighbours({"hparams.client_lr": 0.1, "hparams.knnper_lambda": 1.0}) == [
+        {"hparams.client_lr": 0.03, "hparams.knnper_lambda": 1.0},
+        {"hparams.client_lr": 0.3, "hparams.knnper_lambda": 1.0},
+        {"hparams.client_lr": 0.1, "hparams.knnper_lambda": 0.3},
+    ]
+    assert search.neighbours({}) == []
+    diverged = {"hparams.client_lr": 10.0, "hparams.mu": 0.01}
+    assert search.lowered(diverged) == {"hparams.client_lr": 3.0, "hparams.mu": 0.003}
 
-    def searched():
-        ended = launched("search", *words, cwd=tmp_path)
+
+@pytest.mark.slow
+def test_a_search_moves_to_a_point_without_a_better_neighbour_and_continues(tmp_path):
+    words = [f"--config={ROOT}/configs/fl60.py", "--config.rounds=2", "--config.local_steps=5"]
+    words += ["--methods=local", "--seeds=1", "--out=here"]
+
+    def searched(*more):
+        ended = launched("search", *words, *more, cwd=tmp_path)
         assert ended.status == 0, ended.stderr
         (row,) = json.loads((tmp_path / "here/search.json").read_text())["searched"]
         log = (tmp_path / "here/local/trials.jsonl").read_text().splitlines()
         return row, log, ended.stdout
 
-    row, log, printed = searched()
-    assert row["axes"] == {"hparams.client_lr": [0.001, 0.003, 0.01, 0.03, 0.1, 0.3]}
-    assert row["added"] == {"hparams.client_lr": 1}
-    assert len(log) == len(row["rows"]) == 6
+    row, log, printed = searched("--moves=1")
+    tried = {0.003, 0.01, 0.03, 0.1}
+    assert {each["point"]["hparams.client_lr"] for each in row["rows"]} == tried
+    assert row["path"] == [{"hparams.client_lr": 0.01}, {"hparams.client_lr": 0.03}]
+    assert not row["ended"] and len(log) == 4
+    assert "local: client_lr 0.01 -> client_lr 0.03" in printed
+    assert "local: has not ended after --moves=1; increase --moves" in printed
+
+    row, more, printed = searched()
+    assert row["ended"] and more[:4] == log  # no run is repeated
     best = min(row["rows"], key=lambda row: (-row["validation"], row["loss"]))
-    assert row["chosen"] == best["point"] == {"hparams.client_lr": 0.3}
-    assert row["at_edge"] == ["hparams.client_lr"]
-    where = "local: the best hparams.client_lr is at the edge of 0.001,0.003,0.01,0.03,0.1"
-    assert f"{where}; 0.3 is added" in printed
-    assert f"{where},0.3; the limit is reached" in printed
-    assert "| local | client_lr 0.3 |" in (tmp_path / "here/search.md").read_text()
-    again, same, _ = searched()
-    assert again == row and same == log  # no run is repeated
+    assert row["chosen"] == best["point"] == row["path"][-1]
+    tried = sorted(each["point"]["hparams.client_lr"] for each in row["rows"])
+    assert tried[0] < best["point"]["hparams.client_lr"] < tried[-1]
+    assert (
+        f"| local | client_lr {best['point']['hparams.client_lr']:g} |"
+        in (tmp_path / "here/search.md").read_text()
+    )
 
 
 def test_a_method_that_does_not_fit_is_left_out_of_all_and_refused_by_name(monkeypatch):
     def plan_of(method, design):
-        def groups(axes):
+        def groups(points):
             if method.startswith("un"):
                 raise ValueError(f"{method} needs labels")
             return []
 
-        return search.Plan(method, {}, groups)
+        return search.Plan(method, {}, groups, 1)
 
     monkeypatch.setattr(search, "plan_of", plan_of)
-    monkeypatch.setattr(search.configs, "methods", lambda: ["unfit", "fedavg", "unfit-too"])
+    monkeypatch.setattr(
+        search.configs, "methods", lambda: ["unfit", "fedavg", "fedavg-gn", "unfit-too"]
+    )
     monkeypatch.setattr(search, "FLAGS", types.SimpleNamespace(methods=["all"]))
     with pytest.warns(RuntimeWarning, match="^unfit(-too)? is left out: unfit"):
-        plans, left_out = search.fitting({})
+        plans, left_out = search.fitting({"rates_of": {"fedavg-gn": "fedavg"}})
     assert [plan.method for plan in plans] == ["fedavg"]
+    assert left_out.pop("fedavg-gn") == "it has the rates of fedavg"
     assert left_out == {name: f"{name} needs labels" for name in ("unfit", "unfit-too")}
     monkeypatch.setattr(search, "FLAGS", types.SimpleNamespace(methods=["fedavg", "unfit"]))
     with pytest.raises(ValueError, match="^unfit needs labels$"):
