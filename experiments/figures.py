@@ -5,10 +5,11 @@
         --config.data.partition=dirichlet
 
 panacea_fig2: histograms of the speeds that 16 sensors of PEMS-BAY measured, training split.
-panacea_3a and panacea_3c: test scores of all methods over rounds, on FL-60 and on TPT-48.
-panacea_3f and panacea_3g: Panacea on TPT-48 over the number of local steps K_c, and over the
-number of server steps K_s. Lines are means over clients and seeds at P; bands are one standard
-deviation over seeds.
+panacea_3a to panacea_3e: test scores of all methods over rounds, on FL-60, drawn cars, TPT-48,
+METR-LA and PEMS-BAY. panacea_3f and panacea_3g: Panacea on TPT-48 over the number of local
+steps K_c, and over the number of server steps K_s; panacea_3h and panacea_3i: on drawn cars.
+Cars and traffic have the small size of the tables. Lines are means over clients and seeds at P;
+bands are one standard deviation over seeds.
 pfedgat_3: the shares of all clients' models in the model that each client gets, seed 0. Clients
 with similar labels are neighbours. pfedgat_4: scores of new clients, over the rounds after they
 have joined. Both have the small size of the tables.
@@ -50,7 +51,7 @@ from experiments.paper.columns import SPREAD, spread_text
 from experiments.paper.configurations import Cell, paper_config, remedy_of_source
 from experiments.paper.figure_lines import SERIES, Allocations, Joining, Series, Unseen
 from experiments.paper.flha import PLAIN, RESIDUAL, SIZES
-from experiments.paper.tables import TABLES
+from experiments.paper.tables import SMALL, TABLES
 from graphfl_jax import configs
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.accept_changes import changes_accepted
@@ -59,7 +60,8 @@ from graphfl_jax.commands.common.configuration import configuration, refuse_conf
 from graphfl_jax.commands.common.plots import save_figure
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.common.text_tables import markdown_table
-from graphfl_jax.configs import change, for_any_task, methods
+from graphfl_jax.configs import change, methods
+from graphfl_jax.configs.published import PUBLISHED
 
 
 class Histograms(NamedTuple):
@@ -72,15 +74,14 @@ class Histograms(NamedTuple):
 class Curves(NamedTuple):
     """Scores over rounds, a line for each method."""
 
-    dataset: str
-    methods: tuple[str, ...] = tuple(for_any_task())
+    cell: Cell
+    methods: tuple[str, ...] = tuple(PUBLISHED["panacea_2"])
 
 
 class Ablation(NamedTuple):
-    """The final score over values of a field, one line."""
+    """Panacea's final score over values of a field, one line."""
 
-    dataset: str
-    method: str
+    cell: Cell
     field: str
     values: tuple[int, ...]
     label: str
@@ -98,18 +99,28 @@ class Graphs(NamedTuple):
     dataset: str  # whose configuration is used without --config
 
 
+def with_curve(cell: Cell) -> Cell:
+    """A cell that is evaluated ten times, on the test split."""
+    rounds = cell.changes["rounds"]
+    changes = {"eval_every": rounds // 10, "eval.points": ("P",), "eval.splits": ("test",)}
+    return cell._replace(changes={**cell.changes, **changes})
+
+
+LOCAL_STEPS = "local_steps", (1, 10, 25, 50, 100), "local steps $K_c$"
+SERVER_STEPS = "algorithm.server_steps", (1, 5, 10, 20), "server steps $K_s$"
 FIGURES = {
     "architectures": Graphs("flha_cifar10"),
     "partition": Holdings("fashion_mnist"),
     "panacea_fig2": Histograms("pems_bay", 16),
-    "panacea_3a": Curves("fl60"),
-    "panacea_3c": Curves("tpt48"),
-    "panacea_3f": Ablation(
-        "tpt48", "panacea", "local_steps", (1, 10, 25, 50, 100), "local steps $K_c$"
-    ),
-    "panacea_3g": Ablation(
-        "tpt48", "panacea", "algorithm.server_steps", (1, 5, 10, 20), "server steps $K_s$"
-    ),
+    "panacea_3a": Curves(Cell("fl60")),
+    "panacea_3b": Curves(with_curve(SMALL["compcars"])),
+    "panacea_3c": Curves(Cell("tpt48")),
+    "panacea_3d": Curves(with_curve(SMALL["metr_la"])),
+    "panacea_3e": Curves(with_curve(SMALL["pems_bay"])),
+    "panacea_3f": Ablation(Cell("tpt48"), *LOCAL_STEPS),
+    "panacea_3g": Ablation(Cell("tpt48"), *SERVER_STEPS),
+    "panacea_3h": Ablation(SMALL["compcars"], *LOCAL_STEPS),
+    "panacea_3i": Ablation(SMALL["compcars"], *SERVER_STEPS),
     "pfedgat_3": Allocations("cifar10", "pathological", evaluations=3),
     "pfedgat_4": Joining(("cifar10", "cifar100"), "Dirichlet 0.1", rounds=40, new_rounds=3),
     "flha_3": Unseen(RESIDUAL),
@@ -258,7 +269,7 @@ def plot_curves(figure, cache):
     lines = []
     with progress_bar("methods") as bar:
         for method in bar.track(methods_of(figure), description=FLAGS.figure):
-            config = config_of(Cell(figure.dataset), method)
+            config = config_of(figure.cell, method)
             runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
             whole = [run["curve"] for run in runs if not run["diverged"]]
             scores = [[row["P"] for row in curve] for curve in whole]
@@ -267,17 +278,16 @@ def plot_curves(figure, cache):
     for line in lines:
         last = [scores[-1] for scores in line["seeds"]]
         rows.append([line["name"], str(line["x"][-1]) if last else "", *_spread(line, last)])
-    return lines, score_plots.draw_lines(lines, "round", figure.dataset), rows
+    return lines, score_plots.draw_lines(lines, "round", figure.cell.dataset), rows
 
 
 def plot_ablation(figure, cache):
     """One line over the values of a field; values with a diverged run are left out."""
-    line = {"name": figure.method, "metric": None, "x": [], "seeds": []}
+    line = {"name": "panacea", "metric": None, "x": [], "seeds": []}
     rows = []
     with progress_bar("values") as bar:
         for value in bar.track(figure.values, description=FLAGS.figure):
-            config = config_of(Cell(figure.dataset), figure.method)
-            config = change(config, {figure.field: value})
+            config = change(config_of(figure.cell, "panacea"), {figure.field: value})
             runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
             line["metric"] = runs[0]["metric"]
             if not any(run["diverged"] for run in runs):
@@ -286,7 +296,7 @@ def plot_ablation(figure, cache):
                 line["seeds"].append(scores)
                 rows.append([str(value), *_spread(line, scores)])
     line["seeds"] = np.array(line["seeds"]).T.tolist()
-    drawn = score_plots.draw_lines([line], figure.label, figure.dataset)
+    drawn = score_plots.draw_lines([line], figure.label, figure.cell.dataset)
     return [line], drawn, [[figure.field, *_score_heads(line)], *rows]
 
 

@@ -51,15 +51,14 @@ def paper_config(
     """The configuration of a method in a cell of a table.
 
     Args:
-      source: "simulated" if the real data are not available.
+      source: "simulated" if the real data are not available; a cell may have its own.
       root: folder of the data files; None is the default folder.
       rounds: rounds, if not the cell's, for a quick look; a learning rate that falls until the
         last round of the cell does so here.
     """
     config = getattr(configs, cell.base or cell.dataset).get_config(method)
-    changes = {**cell.changes, **cell.of_methods.get(method, NOTHING)}
-    if cell.dataset not in GENERATED:
-        changes["data.source"] = source
+    changes = {} if cell.dataset in GENERATED else {"data.source": source}
+    changes |= {**cell.changes, **cell.of_methods.get(method, NOTHING)}
     if root is not None and "root" in config.data:
         changes["data.root"] = root
     if rounds is not None:

@@ -234,7 +234,7 @@ def test_every_published_row_is_a_method_of_its_data_set():
     for table, rows in PUBLISHED.items():
         for method, scores in rows.items():
             for dataset in scores:
-                (cell,) = (c for c in TABLES[table].cells[""] if c.dataset == dataset)
+                (cell,) = (c for c in TABLES[table].cells["full"] if c.dataset == dataset)
                 config = paper_config(cell, method)
                 assert variant_of(config) == method
                 if config.model.name == "mlp":
@@ -243,10 +243,25 @@ def test_every_published_row_is_a_method_of_its_data_set():
 
 def test_layers_are_compared_with_and_without_weights_of_relations():
     table = TABLES["panacea_weights"]
-    for cell in table.cells[""]:
+    for cell in table.cells["full"] + table.cells["small"]:
         weighted = "+edge_weights=True" * (cell.setting == "weighted")
         for method in table.methods:
             assert variant_of(paper_config(cell, method)) == method + weighted
+
+
+def test_small_tables_have_drawn_cars_and_few_sensors():
+    fields = {"compcars": "rounds", "metr_la": "data.sensors", "pems_bay": "data.sensors"}
+    for table in ("panacea_2", "panacea_3", "panacea_4"):
+        cells = TABLES[table].cells["small"]
+        assert [cell.dataset for cell in cells] == list(fields)
+        for cell in cells:
+            (full,) = (c for c in TABLES[table].cells["full"] if c.dataset == cell.dataset)
+            config, full = (values_of(paper_config(c, "local"))[0] for c in (cell, full))
+            assert config[fields[cell.dataset]] < (full[fields[cell.dataset]] or 1000)
+            assert config["data.source"] == (
+                "simulated" if cell.dataset == "compcars" else "real"
+            )
+            assert config["new_clients.fraction"] == full["new_clients.fraction"]
 
 
 def test_provenance_states_command_commit_and_versions():

@@ -431,7 +431,6 @@ def test_scores_of_new_clients_are_means_over_finished_runs():
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["--table=panacea_2", "--profile=small"], "panacea_2 has one size; leave --profile"),
         (
             ["--table=pfedgat_1", "--datasets=cifar100"],
             "datasets='cifar100' is unknown; perhaps cifar10 is meant; choose",
