@@ -45,6 +45,7 @@ from graphfl_jax.configs import (
 )
 from graphfl_jax.configs.base import needing, variant_of
 from graphfl_jax.configs.published import PUBLISHED, published_score
+from graphfl_jax.configs.values import values_of
 from graphfl_jax.metrics import OWN, summary
 from graphfl_jax.models import gru
 from graphfl_jax.program import Program
