@@ -31,6 +31,7 @@ and hidden width H of the network of a type, W has
     2 n E + E + (T - 1) (2 E^2 + E) + sum_l [(E + 1) H + (H + 1) (d_l + c_l)]
 
 floats. For T = 0 they are the sum alone, with n in place of E, and with the table sum_l d_l.
+With ``algorithm.ghn_layer=gated``, (T + 6) E^2 + 4 E stands in place of the terms before it.
 
 Departures: a fixed number of local steps on batches drawn with replacement, not epochs. The
 paper states the learning rate 0.009 and a cosine schedule, which falls over

@@ -4,8 +4,13 @@
     h_v <- relu(A h_v + b + B sum_{edges u -> v} h_u)
     [theta, r] = C leaky_relu(D h_v + d) + c      with C, c, D, d of the type of v
 
-Each of the steps has an A, B and b of its own. r has a number for each output channel of the
-layer's kernel. The parameters of node v are
+Each of the steps has an A, B and b of its own. ``ghn_layer=mean`` has the mean over u in place
+of the sum, and ``ghn_layer=gated`` a gated recurrent unit, the same one in all steps,
+
+    h_v <- GRU(h_v, sum_{edges u -> v} B h_u)
+
+where h_v starts as the one-hot type with zeros after it. r has a number for each output channel
+of the layer's kernel. The parameters of node v are
 
     kernel = (1 + r) theta_kernel,   scale = 1 + theta_scale,   bias = theta_bias
 
@@ -19,12 +24,16 @@ ghn_hidden), so that kernels [k, k, c_in, c_out] have a variance of 4 q c_in / (
 k^2 c_in c_out), where q is the mean square of leaky_relu(D h + d). For large kernels, it is
 4 q / (k^2 c_out). A linear layer has k = 1. ``ghn_init=rescaled``
 multiplies these rows by a factor, after which the mean square of all kernels of the type is 2 /
-(k^2 c_out). A, B and b are drawn like PyTorch's ``Linear``.
+(k^2 c_out). A, B and b are drawn like PyTorch's ``Linear``, and the weights of the unit like
+Flax's ``GRUCell``.
 
 Zhang, Ren, Urtasun. Graph HyperNetworks for Neural Architecture Search. ICLR 2019.
 https://arxiv.org/abs/1810.05749. The layer of the graph network: Morris, Ritzert, Fey,
 Hamilton, Lenssen, Rattan, Grohe. Weisfeiler and Leman Go Neural. AAAI 2019.
-https://arxiv.org/abs/1810.02244
+https://arxiv.org/abs/1810.02244. The mean: Hamilton, Ying, Leskovec. Inductive Representation
+Learning on Large Graphs. NIPS 2017. https://arxiv.org/abs/1706.02216. The gated layer: Li,
+Tarlow, Brockschmidt, Zemel. Gated Graph Sequence Neural Networks. ICLR 2016.
+https://arxiv.org/abs/1511.05493
 """
 
 import functools
@@ -48,6 +57,7 @@ from graphfl_jax.hypernets.layer_types import (
     type_table,
 )
 from graphfl_jax.hypernets.relation_gnn import RelationGNN
+from graphfl_jax.models.layers import uniform_within
 from graphfl_jax.settings import Choice, Integer
 
 CHANNELS = "channels"  # name of r among the parameters
@@ -61,6 +71,14 @@ def architecture_ghn(
         int,
         Integer("Layers of the graph network; 0: the type alone generates.", low=0, high=1000),
     ] = 6,
+    ghn_layer: Annotated[
+        str,
+        Choice(
+            "Layer of the graph network: the sum of messages (the paper's), their mean, or a "
+            "gated recurrent unit that reads their sum.",
+            ("sum", "mean", "gated"),
+        ),
+    ] = "sum",
     ghn_width: Annotated[int, Integer("Width of the graph network.")] = 51,
     ghn_hidden: Annotated[int, Integer("Hidden width of the network of each type.")] = 16,
     ghn_edges: Annotated[
@@ -89,10 +107,16 @@ def architecture_ghn(
       model_name: of the configuration, for errors.
 
     Raises:
-      ValueError: as `layer_types.layers_of` and `layer_types.shapes_by_type`.
+      ValueError: as `layer_types.layers_of` and `layer_types.shapes_by_type`, or a gated layer
+        has less width than there are types.
     """
 
     def make(every, shapes):
+        if ghn_layer == "gated" and ghn_depth and ghn_width < len(shapes):
+            raise ValueError(
+                f"algorithm.ghn_width={ghn_width} is too small for the {len(shapes)} types of "
+                f"layers with algorithm.ghn_layer=gated; set at least {len(shapes)}"
+            )
         network = Network(
             kinds=tuple(shapes),
             heads={
@@ -104,6 +128,7 @@ def architecture_ghn(
             width=ghn_width,
             hidden=ghn_hidden,
             edges=ghn_edges,
+            layer=ghn_layer,
         )
         if ghn_init == "printed":
             return network.init, network.generate
@@ -121,11 +146,13 @@ class Network(NamedTuple):
     width: int  # E, of the graph network
     hidden: int  # H, outputs of the first layers
     edges: str  # "forward" or "bidirectional"
+    layer: str = "sum"  # or "mean" or "gated"
 
     @property
-    def layer(self) -> RelationGNN:
-        """A layer of the graph network: (nodes [n, E], edges [n, n]) -> [n, E]."""
-        return RelationGNN((self.width,), "sage")
+    def module(self) -> nn.Module:
+        """A layer: (nodes [n, E], edges [n, n]) -> [n, E], or the gated unit."""
+        gated = self.layer == "gated"
+        return nn.GRUCell(self.width) if gated else RelationGNN((self.width,), "sage")
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -160,10 +187,20 @@ class Network(NamedTuple):
         return weights | {"heads": heads}
 
     def _init_gnn(self, key):
-        """The weights of the first layer, and of the others stacked, if there are others."""
+        """The weights of the first layer, and of the others stacked, if there are others.
+
+        Those of a gated network are of its unit, and the B of all steps stacked.
+        """
+        if self.layer == "gated":
+            key_unit, key_messages = jax.random.split(key)
+            nodes, drawn = jnp.zeros((1, self.width)), uniform_within(self.width**-0.5)
+            return {
+                "unit": self.module.init(key_unit, nodes, nodes)["params"],
+                "messages": drawn(key_messages, (self.depth, self.width, self.width)),
+            }
 
         def of_layer(key, fan_in):
-            return self.layer.init(key, jnp.zeros((1, fan_in)), jnp.zeros((1, 1)))["params"]
+            return self.module.init(key, jnp.zeros((1, fan_in)), jnp.zeros((1, 1)))["params"]
 
         first, *others = jax.random.split(key, self.depth)
         weights = {"first": of_layer(first, len(self.kinds))}
@@ -177,16 +214,25 @@ class Network(NamedTuple):
         graph = jraph.batch_np([graph_of(layers, self.kinds, self.edges) for layers in several])
         # [receivers, senders]: a product adds in the same order on all devices.
         edges = relations.weight_matrix(graph)
-        nodes = jnp.asarray(graph.nodes)
+        if self.layer == "mean":
+            edges = edges / jnp.maximum(edges.sum(axis=1, keepdims=True), 1.0)
+        nodes, gnn = jnp.asarray(graph.nodes), weights["gnn"]
 
         def step(nodes, params):
-            return nn.relu(self.layer.apply({"params": params}, nodes, edges)), None
+            return nn.relu(self.module.apply({"params": params}, nodes, edges)), None
 
-        if self.depth:
-            nodes, _ = step(nodes, weights["gnn"]["first"])
-        if self.depth > 1:
-            # A loop, because six layers with their derivatives take long to compile.
-            nodes, _ = jax.lax.scan(step, nodes, weights["gnn"]["others"])
+        def gated_step(nodes, matrix):
+            received = edges @ (nodes @ matrix)
+            return self.module.apply({"params": gnn["unit"]}, nodes, received)[0], None
+
+        # Loops, because six layers with their derivatives take long to compile.
+        if self.depth and self.layer == "gated":
+            nodes = jnp.pad(nodes, ((0, 0), (0, self.width - len(self.kinds))))
+            nodes, _ = jax.lax.scan(gated_step, nodes, gnn["messages"])
+        elif self.depth:
+            nodes, _ = step(nodes, gnn["first"])
+            if self.depth > 1:
+                nodes, _ = jax.lax.scan(step, nodes, gnn["others"])
         return nodes, [kind for layers in several for kind in layers.types]
 
     def outputs(self, weights: dict, several: tuple[Layers, ...]) -> dict[str, Array]:

@@ -21,8 +21,8 @@ from graphfl_jax.architecture import Architecture, Node
 from graphfl_jax.core import ClientData, ClientModel, Cohort, FederatedData, State
 from graphfl_jax.data import relations
 from graphfl_jax.examples import Examples
-from graphfl_jax.hypernets.architecture_ghn import architecture_ghn
-from graphfl_jax.hypernets.layer_types import type_table
+from graphfl_jax.hypernets.architecture_ghn import Network, architecture_ghn
+from graphfl_jax.hypernets.layer_types import layers_of, type_table
 from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.architectures import architectures
@@ -659,9 +659,77 @@ def test_a_permutation_of_the_nodes_permutes_nothing_but_their_order():
         )
 
 
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def numpy_nodes(layer, gnn, nodes, width, depth=2):
+    """The nodes of the residual network after the graph network, one at a time, in float64."""
+    gnn = jax.tree.map(np.float64, gnn)
+    senders = {i: [u for u, v in EDGES if v == i] for i in range(len(nodes))}
+    if layer == "gated":
+        nodes = [np.append(row, np.zeros(width - len(row))) for row in nodes]
+    for t in range(depth):
+        if layer == "gated":
+            unit, matrix, rows = gnn["unit"], gnn["messages"][t], []
+
+            def product(name, x, unit=unit):
+                return x @ unit[name]["kernel"] + unit[name].get("bias", 0.0)
+
+            for i, h in enumerate(nodes):
+                m = sum((nodes[u] @ matrix for u in senders[i]), np.zeros(width))
+                reset = sigmoid(product("ir", m) + product("hr", h))
+                keep = sigmoid(product("iz", m) + product("hz", h))
+                new = np.tanh(product("in", m) + reset * product("hn", h))
+                rows.append((1 - keep) * new + keep * h)
+        else:
+            step = gnn["first"] if t == 0 else tree.take(gnn["others"], t - 1)
+            of_sender, of_node = (step[f"Dense_{i}"] for i in range(2))
+            rows = []
+            for i, h in enumerate(nodes):
+                received = sum((nodes[u] for u in senders[i]), np.zeros_like(h))
+                if layer == "mean":
+                    received /= max(1, len(senders[i]))
+                sent = received @ of_sender["kernel"] + of_sender["bias"]
+                rows.append(relu(h @ of_node["kernel"] + sent))
+        nodes = rows
+    return np.stack(nodes)
+
+
+@pytest.mark.parametrize("layer", ["sum", "mean", "gated"])
+def test_graph_networks_compute_their_equations_at_every_node(layer):
+    """Nodes 3 and 4 have two senders, so that the mean is not the sum."""
+    kinds = tuple(sorted(set(TYPES)))
+    model = layered("residual", TYPES, EDGES)
+    of = SMALL | {"ghn_width": 6}
+    gnn = drawn(start_of(architecture_ghn(models=(model,), ghn_layer=layer, **of)))["gnn"]
+    network = Network(kinds, {}, depth=2, width=6, hidden=2, edges="forward", layer=layer)
+    ours, types = network.embed({"gnn": gnn}, (layers_of(model, "residual"),))
+    features = [np.float64([kind == known for known in kinds]) for kind in TYPES]
+    np.testing.assert_allclose(ours, numpy_nodes(layer, gnn, features, 6), rtol=1e-5, atol=1e-6)
+    assert types == list(TYPES)
+    floats = sum(leaf.size for leaf in jax.tree.leaves(gnn))
+    n, width, depth = len(kinds), 6, 2
+    linear = 2 * n * width + width + (depth - 1) * (2 * width**2 + width)
+    assert floats == ((depth + 6) * width**2 + 4 * width if layer == "gated" else linear)
+
+
+def test_a_gated_graph_network_needs_a_number_for_each_type():
+    message = (
+        r"^algorithm.ghn_width=3 is too small for the 5 types of layers with "
+        r"algorithm.ghn_layer=gated; set at least 5$"
+    )
+    model = layered("residual", TYPES, EDGES)
+    with pytest.raises(ValueError, match=message):
+        architecture_ghn(models=(model,), ghn_layer="gated", **SMALL)
+    architecture_ghn(models=(model,), ghn_layer="gated", **SMALL | {"ghn_depth": 0})
+
+
 def test_one_call_for_all_architectures_is_one_for_each():
     models = (chain(4), layered("residual", TYPES, EDGES), chain(6))
-    for generator in (architecture_ghn(models=models, **SMALL), type_table(models=models)):
+    gated = architecture_ghn(models=models, ghn_layer="gated", **SMALL | {"ghn_width": 6})
+    generators = (architecture_ghn(models=models, **SMALL), gated, type_table(models=models))
+    for generator in generators:
         weights = drawn(start_of(generator))
         together = generated(generator, weights)
         for k, model in enumerate(models):
