@@ -18,7 +18,9 @@ rounds of local training; flha_depths has plain networks of other depths.
 flha_7: FLHA-GHN and its controls over the number of local steps per round, with as many steps
 in all. flha_examples: the same and local training over the number of training examples per
 client. flha_once: the same for a client some of whose types of layers nobody else has, over
-the divisor of its width; flha_once_others: for the other clients. --profile is their size.
+the divisor of its width; flha_once_others: for the other clients. flha_6: histograms of the
+weights that FLHA-GHN generates after training, beside those with which client models start,
+seed 0. --profile is their size.
 partition: how many examples of each class every client of --config has, by default of
 fashion_mnist. architectures: the graphs of the client models of --config, by default of
 flha_cifar10, with the types of their layers.
@@ -50,9 +52,10 @@ from experiments.paper.cached_runs import Cache, cached_runs
 from experiments.paper.columns import SPREAD, spread_text
 from experiments.paper.configurations import Cell, paper_config, remedy_of_source
 from experiments.paper.figure_lines import SERIES, Allocations, Joining, Series, Unseen
-from experiments.paper.flha import PLAIN, RESIDUAL, SIZES
+from experiments.paper.flha import PLAIN, RESIDUAL, SIZES, cells_of
 from experiments.paper.tables import SMALL, TABLES
-from graphfl_jax import configs
+from experiments.paper.weight_histograms import draw_weights, weight_lines, weight_rows
+from graphfl_jax import configs, load, run
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
@@ -85,6 +88,12 @@ class Ablation(NamedTuple):
     field: str
     values: tuple[int, ...]
     label: str
+
+
+class Weights(NamedTuple):
+    """The weights of generated and of initial models, a panel for each architecture."""
+
+    method: str
 
 
 class Holdings(NamedTuple):
@@ -125,15 +134,16 @@ FIGURES = {
     "pfedgat_4": Joining(("cifar10", "cifar100"), "Dirichlet 0.1", rounds=40, new_rounds=3),
     "flha_3": Unseen(RESIDUAL),
     "flha_depths": Unseen(PLAIN),
+    "flha_6": Weights("flha-ghn"),
 } | SERIES
 CONFIGURED = (Holdings, Graphs)  # figures of --config
-SIZED = (Series, Unseen)  # figures in two sizes
-COMPARING = (Curves, Allocations, Joining, *SIZED)  # figures that compare methods
+SIZED = (Series, Unseen, Weights)  # figures in two sizes
+COMPARING = (Curves, Allocations, Joining, Series, Unseen)  # figures that compare methods
 READERS = {  # by flag: the kinds of figures that read it, and what holds for the others
     "methods": (COMPARING, "does not compare methods"),
     "profile": (SIZED, "has one size"),
-    "rounds": ((*COMPARING, Ablation), "plays no rounds"),
-    "seeds": ((Curves, Joining, Ablation, *SIZED), "has no seeds"),
+    "rounds": ((*COMPARING, Ablation, Weights), "plays no rounds"),
+    "seeds": ((Curves, Joining, Ablation, Series, Unseen), "has no seeds"),
 }
 flags.DEFINE_enum("figure", "panacea_3c", list(FIGURES), "Figure to draw.")
 flags.DEFINE_list(
@@ -332,6 +342,22 @@ def plot_unseen(figure, cache):
     return panels, drawn, figure_lines.unseen_rows(panels)
 
 
+def plot_weights(figure, cache):
+    """Lines of `weight_histograms`. The run has a folder of its own beside the cache."""
+    cell, *_ = cells_of("flha_1", FLAGS.profile or "small")
+    config = config_of(cell, figure.method)
+    folder = Path(FLAGS.out) / f"{FLAGS.figure}-run"
+    run(
+        config,
+        out=folder,
+        resume=folder.exists(),
+        accept_changes=changes_accepted(),
+        save_models=True,
+    )
+    lines = weight_lines(load(folder), build_experiment(config, load_federation(config)))
+    return lines, draw_weights(lines), weight_rows(lines)
+
+
 # (figure, cache) -> the lines, the drawn figure and the rows of text, of each kind.
 KINDS = {
     Histograms: plot_histograms,
@@ -343,6 +369,7 @@ KINDS = {
     Joining: plot_joining,
     Series: plot_series,
     Unseen: plot_unseen,
+    Weights: plot_weights,
 }
 
 

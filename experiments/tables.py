@@ -21,6 +21,7 @@ better on validation. --profile is their size.
 
 flha_1 to flha_b are those of FLHA-GHN: clients with networks of different architectures, with
 test scores of each architecture and the floats that a client receives and sends in a round.
+flha_layers compares the layers of the hypernetwork's graph network.
 --profile is their size. The small one has CIFAR-10 with 4 clients and, in tables that have
 them, with 16; flha_3 has chest radiographs with 4 clients. --datasets and --clients name
 others.

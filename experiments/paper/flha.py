@@ -119,10 +119,18 @@ TABLES = {
         (*RESIDUAL, SMALL_CNN),
         (Place("cifar10", NONE_REPLACED, 4, RESIDUAL), *map(_without, RESIDUAL)),
     ),
+    "flha_layers": Design(
+        (LAYERED[0],),
+        RESIDUAL,
+        tuple(
+            Place("cifar10", layer, 4, RESIDUAL, {"algorithm.ghn_layer": layer})
+            for layer in ("sum", "mean", "gated")
+        ),
+    ),
     "flha_b": Design((*LAYERED, PAPER[0]), HYBRID, _numbers_of_clients(BOTH, (4, 8), HYBRID)),
 }
 # table -> (data set, setting, name of the test set) -> method -> column -> score in %
-PUBLISHED = {
+PUBLISHED = dict.fromkeys(TABLES, NOTHING) | {
     name: {
         tuple(place): by_column(table["columns"], methods)
         for *place, methods in table["places"]

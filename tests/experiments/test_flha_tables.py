@@ -1,13 +1,17 @@
 """Tables and figures of FLHA-GHN: published scores, sizes, columns, drops, drawings."""
 
+import functools
 import io
+import types
 
+import jax
 import numpy as np
 import pytest
 from rich.console import Console
 
 from experiments.common.score_plots import draw_panels
 from experiments.paper import cached_runs as cache
+from experiments.paper import weight_histograms
 from experiments.paper.configurations import paper_config
 from experiments.paper.figure_lines import (
     SERIES,
@@ -100,7 +104,7 @@ def test_distillation_is_above_flha_ghn_on_cifar10_with_four_clients_but_for_arc
 COUNTS = {"flha_1": 102, "flha_2": 32, "flha_3": 39, "flha_5": 72, "flha_7": 20, "flha_b": 16}
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", COUNTS)
 def test_every_published_score_is_of_a_row_and_a_column_of_its_table(table):
     design, count = TABLES[table], 0
     for (dataset, setting, test), scores in PUBLISHED[table].items():
@@ -113,6 +117,7 @@ def test_every_published_score_is_of_a_row_and_a_column_of_its_table(table):
             count += len(of_columns)
     assert len(PUBLISHED[table]) == len(design.places) * len(design.tests)
     assert count == COUNTS[table]
+    assert not any(PUBLISHED[other] for other in PUBLISHED.keys() - COUNTS.keys())
 
 
 # ------------------------------------------------------------------------------- what is run
@@ -699,3 +704,31 @@ def test_a_figure_of_one_size_refuses_another(tmp_path):
         "error: profile=full is not read, since pfedgat_4 has one size; leave --profile out\n"
     )
     assert not list(tmp_path.iterdir())
+
+
+def test_the_weights_of_generated_and_initial_models_are_counted_in_bins():
+    """Of the generated weights, half are -1 and half 1, so that their kurtosis is 1."""
+    signs = np.tile(np.float32([-1, 1]), 50).reshape(10, 10)
+    draw = functools.partial(jax.random.normal, shape=(100, 100))
+    architecture = types.SimpleNamespace(name="arch9")
+    model = types.SimpleNamespace(architecture=architecture, init=lambda key: {"w": draw(key)})
+    experiment = types.SimpleNamespace(
+        build=lambda hparams, played: types.SimpleNamespace(
+            clients=(types.SimpleNamespace(model=model),)
+        ),
+        hparams={},
+        groups=(types.SimpleNamespace(ids=np.array([1])),),
+    )
+    params = {"b": {"w": signs, "bias": np.full(10, 9.0)}}
+    fleet = types.SimpleNamespace(clients=("a", "b"), params=lambda client, at: params[client])
+    (line,) = weight_histograms.weight_lines(fleet, experiment)
+    assert line["name"] == "arch9" and len(line["edges"]) == weight_histograms.BINS + 1
+    for name in ("generated", "initial"):
+        np.testing.assert_allclose(sum(line[name]["shares"]), 1.0)
+    shares = np.array(line["generated"]["shares"])
+    np.testing.assert_allclose(shares[shares > 0], 0.5)
+    rows = weight_histograms.weight_rows([line])
+    assert rows[1] == ["arch9", "generated", "1.000", "-2.0"]
+    assert abs(line["initial"]["std"] - 1) < 0.05 and abs(line["initial"]["kurtosis"]) < 0.2
+    (axes, *_) = weight_histograms.draw_weights([line]).axes
+    assert axes.get_title() == "arch9" and axes.get_yscale() == "log"
