@@ -59,9 +59,9 @@ from graphfl_jax.commands.common.plots import save_figure
 from graphfl_jax.commands.common.text_tables import markdown_table, narrow
 from graphfl_jax.commands.sweeping.grid import configure_point
 from graphfl_jax.configs import change
-from graphfl_jax.robustness.attacks import ATTACKS
-from graphfl_jax.robustness.defences import DEFENCES, DoesNotFit
 from graphfl_jax.runs.results import malicious_clients
+from graphfl_jax.wire.attacks import ATTACKS
+from graphfl_jax.wire.defences import DEFENCES, DoesNotFit
 
 # Simple-Tuning with ten epochs, as its authors train.
 SIMPLE_TUNING = {"tuning.part": "new_head", "tuning.epochs": 10}

@@ -27,8 +27,14 @@ from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import deal_out
 from graphfl_jax.models.objectives import with_precision
 from graphfl_jax.program import ROUNDS_PER_EXECUTION
-from graphfl_jax.robustness import attacks, defences
 from graphfl_jax.rounds import Group, Poison, group_clients, groups_together, with_sample
+from graphfl_jax.wire import attacks, defences
+from graphfl_jax.wire.compression import (
+    COMPRESSORS,
+    check_compression,
+    feedback_of,
+    with_compression,
+)
 
 # What a factory gets by name, if it has a parameter of this name without a declaration.
 OF_MODELS = ("inputs", "outputs", "task", "played")
@@ -160,6 +166,9 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     if config.tuning.part and not config.tuning.epochs:
         steps["tuning.steps"] = config.tuning.steps
     exchange = algorithm.first_exchange(federation.data, len(experiment.groups))
+    if config.compression.name:
+        names = {"method": config.algorithm.name, "name": config.compression.name}
+        check_compression(algorithm, exchange, **names)
     on_host = fit.is_on_host(config, algorithm, experiment, exchange)
     experiment = experiment._replace(on_host=on_host)
     held = 2 * ROUNDS_PER_EXECUTION * experiment.groups[0].cohort_size
@@ -285,6 +294,11 @@ class _Parts(NamedTuple):
         if config.tuning.part:
             tune = source.make(tuning_trainer, "tuning")
             algorithm = finetune(algorithm, tune, tuning_part=config.tuning.part)
+        if config.compression.name:
+            compressor = source.make(COMPRESSORS[config.compression.name], "compression")
+            feedback = source.make(feedback_of, "compression")
+            uploads = algorithm.first_exchange(self.data, len(self.groups)).uploads
+            algorithm = with_compression(algorithm, compressor, feedback, uploads)
         name = config.defence.name
         if name:
             defence = source.make(defences.DEFENCES[name], "defence")

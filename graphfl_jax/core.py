@@ -28,7 +28,7 @@ class FederatedData(NamedTuple):
     train: Examples | Windows
     evals: dict[str, Examples | Windows]  # "test", and "val" if there is a validation split
     graph: jraph.GraphsTuple  # N nodes without features; edges [n_edge] float32 weights
-    # [N] int32: the order in which clients become malicious, see `robustness.attacks`
+    # [N] int32: the order in which clients become malicious, see `wire.attacks`
     attack_rank: Array | None = None
     # Further splits for evaluation that are the same for all clients: {name: [S, ...]}
     shared: dict[str, Examples] = {}
@@ -276,6 +276,10 @@ class Client:
     # such as means of classes, is a part of its update. It may choose by its data which of
     # several models it would have trained.
     untrained: Callable[[Any, Any, ClientData], Any] = use_message
+    # (memory after the round, what it would send untrained, upload, key) -> the memory, and the
+    # upload as the server reads it. None: as it was sent. It is no part of `local`, so that L
+    # is what the client trained.
+    send: Callable[[Any, Any, Any, Array], tuple[Any, Any]] | None = None
     # (message, memory, data, key) -> the predictor that the method gives the client in the end
     # (scored as P); None: P is G
     personalize: Callable[[Any, Any, ClientData, Array], Predictor] | None = None
@@ -381,6 +385,8 @@ class Algorithm:
     # (state, cohorts, untrained, uploads) -> the state with what the server remembers, and the
     # uploads from which it learns; leaves are [M, ...]. None: the uploads as they are.
     defend: Callable[[Any, tuple, tuple, tuple], tuple[Any, tuple]] | None = None
+    # upload, shapes and types -> the bits that are sent of it; None: those of its numbers
+    upload_bits: Callable[[Any], float] | None = None
 
     @property
     def client(self) -> Client:

@@ -343,7 +343,7 @@ class Program:
         """The state after a round of the new clients. `data` are those of all clients."""
         if self.together:
             return self.together.advance(state, key, hparams, data, jnp.int32(1))[0]
-        algorithm = self.build(hparams, state.round)
+        algorithm = self.build(hparams, state.round).replacing(send=None)
         key_round = jax.random.fold_in(streams_of(key).new_clients, state.round)
         key_local, key_server = jax.random.split(key_round)
         places, ids = self._places_of_new(data)

@@ -315,10 +315,13 @@ def train_cohort(
         server, key = shared
         memory, data_of_client = rows
         message = algorithm.server.download(server, group, i)
-        trained = client.local(message, memory, data_of_client, jax.random.fold_in(key, i))
+        of_client = jax.random.fold_in(key, i)
+        trained = client.local(message, memory, data_of_client, of_client)
         instead = [memory, client.untrained(message, memory, data_of_client)]
         check_local(client.local, trained, *instead)
         *kept, metrics = trained
+        if client.send is not None:
+            kept = [*client.send(kept[0], instead[1], kept[1], of_client)]
         finite = tree.all_finite(kept)
         # As a float, so that it travels with the other floats between devices.
         return *tree.where(finite, kept, instead), metrics, finite.astype(jnp.float32)
@@ -398,13 +401,17 @@ def message_bytes(algorithm: Algorithm, data, groups: int = 1) -> list[tuple[flo
     exchange = algorithm.first_exchange(data, groups)
     messages = messages_per_client(algorithm, data)
 
-    def size(values):
-        return messages * sum(
-            leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(values)
-        )
-
+    upload_bits = algorithm.upload_bits or bits_of
     sent = zip(exchange.messages, exchange.uploads, strict=True)
-    return [(size(message), size(upload)) for message, upload in sent]
+    return [
+        (messages * bits_of(message) / 8, messages * upload_bits(upload) / 8)
+        for message, upload in sent
+    ]
+
+
+def bits_of(values) -> int:
+    """The bits of the numbers of a message or of an upload, shapes and types."""
+    return sum(8 * leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(values))
 
 
 def messages_per_client(algorithm: Algorithm, data) -> float:

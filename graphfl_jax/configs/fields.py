@@ -24,9 +24,10 @@ from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.objectives import PRECISIONS
-from graphfl_jax.robustness.attacks import ATTACKS, attackers, with_attack_order
-from graphfl_jax.robustness.defences import DEFENCES
 from graphfl_jax.settings import Choice, Integer, Items, Real, Text, perhaps
+from graphfl_jax.wire.attacks import ATTACKS, attackers, with_attack_order
+from graphfl_jax.wire.compression import COMPRESSORS, feedback_of
+from graphfl_jax.wire.defences import DEFENCES
 
 # triggered: test images with a backdoor's trigger; balanced and pooled: see data.balanced_test
 # and data.pooled_test
@@ -118,6 +119,10 @@ _BASE = {
     "tuning.part": (Choice("Part of the predictor that is fine-tuned.", ("", *PARTS)), ""),
     "new_clients.fraction": (FRACTION, 0.0),
     "new_clients.clients": (CLIENTS, ()),
+    "compression.name": (
+        Choice("How clients compress what they send.", ("", *COMPRESSORS)),
+        "",
+    ),
     "attack.name": (Choice("Attack of malicious clients.", ("", *ATTACKS)), ""),
     "defence.name": (Choice("Defence of the server.", ("", *DEFENCES)), ""),
 }
@@ -173,6 +178,9 @@ def _form(values, defaults=NOTHING):
     if architectures and joins:
         setting = dataclasses.replace(architectures.setting, meaning=OF_NEW_CLIENTS)
         form.add("new_clients.architectures", setting, (), reader)
+    if form.choose("compression.name"):
+        walk_chosen("compression.name", COMPRESSORS, "compression")
+        form.walk(feedback_of, Place("compression", "compression.name"))
     if form.choose("attack.name"):
         form.walk(with_attack_order, Place("attack", "attack.name"))
         form.walk(attackers, Place("attack", "attack.name"))

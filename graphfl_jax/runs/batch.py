@@ -384,9 +384,16 @@ class _Player:
             if rows:
                 start = self._rows(state, rows, smaller)
             left, size = [left[row] for row in rows], smaller
-        traffic = session.kept.remember("traffic", lambda: traffic_of(self.experiment))
         share = {what: spent / largest for what, spent in seconds.items()}
-        return [self._outcome(trial, *ends[i], share, traffic) for i, trial in enumerate(batch)]
+        return [
+            self._outcome(
+                trial,
+                *ends[i],
+                share,
+                traffic_of(session.kept, self.experiment, trial.hparams),
+            )
+            for i, trial in enumerate(batch)
+        ]
 
     def _at_end(self, session, evaluation, ending, courses, seconds):
         """What is computed for all runs of a batch when some end: all scores, those of the new

@@ -42,8 +42,8 @@ from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import ARCHITECTURES
 from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
 from graphfl_jax.register import FILES
-from graphfl_jax.robustness.attacks import ATTACKS
-from graphfl_jax.robustness.defences import DEFENCES
+from graphfl_jax.wire.attacks import ATTACKS
+from graphfl_jax.wire.defences import DEFENCES
 
 # Registries of what enters a compiled program, and of data.
 PROGRAMS = (

@@ -21,8 +21,8 @@ from graphfl_jax.evaluation import POINTS, Evaluated, not_finite
 from graphfl_jax.intervals import half_width
 from graphfl_jax.metrics import OwnUnits, metric_summary, summary
 from graphfl_jax.program import Log, Participation
-from graphfl_jax.robustness.attacks import Attackers
 from graphfl_jax.rounds import Group, scored_ids
+from graphfl_jax.wire.attacks import Attackers
 
 DESCRIPTION = "federation.json"  # the file of `description_of`
 DESCRIBED = 10_000  # clients of the largest federation of which it lists all

@@ -6,8 +6,9 @@ over a mesh of runs. Both are compiled, played and evaluated here.
 
 import contextlib
 import dataclasses
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from ml_collections import ConfigDict
 from graphfl_jax import tree
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import State
+from graphfl_jax.declarations import NOTHING
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.evaluation import EVERYTHING, POINTS, Evaluated, Scope, not_finite
 from graphfl_jax.program import Compiled, Log, Participation, Program, compile_all, play_rounds
@@ -196,10 +198,23 @@ def mesh_of(experiment: Experiment) -> Mesh | None:
     return client_mesh(*(group.cohort_size for group in experiment.groups))
 
 
-def traffic_of(experiment: Experiment) -> list[tuple[float, float]]:
-    """Bytes of one client's message and of its upload in a round, for each architecture."""
-    algorithm = experiment.build(experiment.hparams, 0)
-    return message_bytes(algorithm, experiment.federation.data, len(experiment.groups))
+def traffic_of(
+    kept: Kept, experiment: Experiment, hparams: Mapping[str, float] = NOTHING
+) -> list[tuple[float, float]]:
+    """Bytes of one client's message and of its upload in a round, for each architecture.
+
+    Args:
+      kept: of the program, whose runs have the same shapes; the traffic is kept with it.
+      hparams: in place of those of `experiment`, on which the bits of an upload may depend.
+    """
+    hparams = {**experiment.hparams, **hparams}
+    algorithm = experiment.build(hparams, 0)
+    of_floats = "" if algorithm.upload_bits is None else json.dumps(hparams)
+
+    def count():
+        return message_bytes(algorithm, experiment.federation.data, len(experiment.groups))
+
+    return kept.remember(f"traffic {of_floats}", count)
 
 
 def inputs_of(

@@ -289,7 +289,7 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
     with clock(seconds, "compile"):
         session = make(experiment, config)
     state = session.state
-    traffic = session.kept.remember("traffic", lambda: traffic_of(experiment))
+    traffic = traffic_of(session.kept, experiment)
     newest = run_synchronized(
         lambda: folder and folder.begin(state, task, clients, identity, where)
     )

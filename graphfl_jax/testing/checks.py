@@ -3,6 +3,7 @@
 Each takes a `Subject`, and fails by an assertion.
 """
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -481,6 +482,36 @@ def poison_of_lambda_minus_one_is_honest_bit_for_bit(subject: Subject) -> None:
     assert_equal(recovered, uploads)
     leaves = zip(*map(jax.tree.leaves, (poisoned, uploads)), strict=True)
     assert all(np.array_equal(a, b) for a, b in leaves) == (not jax.tree.leaves(uploads))
+
+
+def compression_without_loss_changes_nothing(subject: Subject) -> None:
+    """Rounds with all numbers of all updates have the same bits, and nothing is lost.
+
+    Raises `LeftOut` if the method uploads no floats.
+    """
+    fields = {"compression__name": "top_k", "compression__feedback": True}
+    config = subject.config(local_steps=STEPS, hparams__compression_share=1.0, **fields)
+    try:
+        with warnings.catch_warnings():  # an upload becomes longer by the places
+            warnings.simplefilter("ignore", RuntimeWarning)
+            experiment = build_experiment(config, federation())
+    except ValueError as error:
+        if not str(error).startswith("compression.name='top_k' has no effect"):
+            raise
+        raise LeftOut(str(error)) from error
+    program = program_of(experiment, config)
+
+    def played(program, hparams):
+        inputs = fixed_key(), floats(hparams), subject.data
+        start = program.start(*inputs)
+        return program.advance(start, *inputs, jnp.int32(2))[0]
+
+    whole = played(subject.program, subject.experiment.hparams)
+    sent = played(program, experiment.hparams)
+    assert_equal(sent.server, whole.server)
+    for ours, theirs in zip(sent.clients, whole.clients, strict=True):
+        assert_equal(ours.memory, theirs)
+        assert not np.any(ours.lost)
 
 
 def a_defence_keeps_the_shape_of_the_state(subject: Subject, defence: str = "clip") -> None:

@@ -18,8 +18,8 @@ from graphfl_jax.declarations import NOTHING
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.examples import Examples
 from graphfl_jax.program import Program
-from graphfl_jax.robustness.attacks import with_attack_order
 from graphfl_jax.runs.session import program_of
+from graphfl_jax.wire.attacks import with_attack_order
 
 STEPS = 40  # local steps in which every method learns; rates are traced and set by the checks
 DEVICES = 4

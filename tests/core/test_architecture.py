@@ -22,7 +22,7 @@ LAYERS = [
     {"optimizers"},
     {"trainers"},
     {"rounds", "models", "data"},
-    {"evaluation", "hypernets", "robustness"},
+    {"evaluation", "hypernets", "wire"},
     {"program", "streamed", "algorithms"},
     {"configs"},
     {"fit"},

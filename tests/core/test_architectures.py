@@ -27,12 +27,12 @@ from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import ARCHITECTURES, architectures
 from graphfl_jax.models.graph_network import Graph, GraphNetwork, Layers, graph_model
-from graphfl_jax.robustness.attacks import with_attack_order
 from graphfl_jax.rounds import divide_cohort
 from graphfl_jax.runs.batch import Trial, run_trials
 from graphfl_jax.runs.executables import description, open_kept
 from graphfl_jax.runs.session import inputs_of, program_of
 from graphfl_jax.runs.sweep import groups_of
+from graphfl_jax.wire.attacks import with_attack_order
 from tests.commands import ROOT, launched
 
 KEY = jax.random.key(0)

@@ -19,7 +19,9 @@ from graphfl_jax.data import from_arrays, relations
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import task_of
-from graphfl_jax.robustness.attacks import (
+from graphfl_jax.runs.batch import Trial, run_trials
+from graphfl_jax.runs.results import by_malicious_neighbours, rejections
+from graphfl_jax.wire.attacks import (
     ATTACKS,
     Attackers,
     backdoor,
@@ -29,12 +31,10 @@ from graphfl_jax.robustness.attacks import (
     trigger,
     with_attack_order,
 )
-from graphfl_jax.robustness.defences import CENTRES, DEFENCES, FILTERS
-from graphfl_jax.robustness.monotone import cosines
-from graphfl_jax.robustness.updates import with_updates
-from graphfl_jax.robustness.upload_attacks import UPLOAD_ATTACKS, Known
-from graphfl_jax.runs.batch import Trial, run_trials
-from graphfl_jax.runs.results import by_malicious_neighbours, rejections
+from graphfl_jax.wire.defences import CENTRES, DEFENCES, FILTERS
+from graphfl_jax.wire.monotone import cosines
+from graphfl_jax.wire.updates import with_updates
+from graphfl_jax.wire.upload_attacks import UPLOAD_ATTACKS, Known
 from tests.federations import small_config, two_clusters
 
 KEY = jax.random.key(7)

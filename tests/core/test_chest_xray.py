@@ -21,8 +21,8 @@ from graphfl_jax.data.splits import RandomSplit
 from graphfl_jax.evaluation import score_all_examples
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import MULTI_LABEL, areas, task_of
-from graphfl_jax.robustness.attacks import backdoor, label_flip_wrong
 from graphfl_jax.runs import batch
+from graphfl_jax.wire.attacks import backdoor, label_flip_wrong
 from tests.commands import ROOT, launched
 from tests.federations import small_config
 

@@ -20,8 +20,6 @@ from graphfl_jax.configs.base import needing
 from graphfl_jax.core import Cohort, use_message, use_model
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.examples import Examples
-from graphfl_jax.robustness.attacks import ATTACKS, DATA_ATTACKS, poison_with
-from graphfl_jax.robustness.defences import CENTRES, DEFENCES, with_defence
 from graphfl_jax.runs import single
 from graphfl_jax.testing import checks
 from graphfl_jax.testing.subject import (
@@ -33,6 +31,8 @@ from graphfl_jax.testing.subject import (
     floats,
     stack,
 )
+from graphfl_jax.wire.attacks import ATTACKS, DATA_ATTACKS, poison_with
+from graphfl_jax.wire.defences import CENTRES, DEFENCES, with_defence
 from tests.commands import scripted
 
 METHODS = [name.replace("_", "-") for name in ALGORITHMS]
@@ -356,6 +356,14 @@ def test_a_sharded_round_with_attackers_is_the_unsharded_one():
 @pytest.mark.parametrize("method", rows(METHODS, ["fedavg"], FEW))
 def test_poison_of_lambda_minus_one_is_honest_bit_for_bit(method):
     checks.poison_of_lambda_minus_one_is_honest_bit_for_bit(subject_of(method))
+
+
+@pytest.mark.parametrize("method", rows(METHODS, ["fedavg"], FEW))
+def test_compression_without_loss_changes_nothing(method):
+    try:
+        checks.compression_without_loss_changes_nothing(subject_of(method))
+    except LeftOut:
+        assert method == "local"
 
 
 @pytest.mark.parametrize("method", ["fedavg", "pfedhn", "scaffold"])

@@ -28,10 +28,10 @@ from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.architectures import architectures
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import Program
-from graphfl_jax.robustness.defences import median, with_defence
 from graphfl_jax.rounds import Group, group_clients, message_bytes
 from graphfl_jax.testing.subject import assert_equal
 from graphfl_jax.trainers import sgd_trainer
+from graphfl_jax.wire.defences import median, with_defence
 from tests.federations import two_clusters
 
 KEY = jax.random.key(8)

@@ -23,9 +23,6 @@ from graphfl_jax.evaluation import Evaluated
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import Participation, Program
-from graphfl_jax.robustness.attacks import Attackers, poison_with, with_attack_order
-from graphfl_jax.robustness.defences import clip, median, with_defence
-from graphfl_jax.robustness.upload_attacks import poisoning
 from graphfl_jax.rounds import Group, Poison, message_bytes, sample_cohorts
 from graphfl_jax.runs import checkpoint, single
 from graphfl_jax.runs.folder import RunFolder
@@ -33,6 +30,9 @@ from graphfl_jax.runs.results import Course, new_seconds, results_of
 from graphfl_jax.runs.single import run_experiment
 from graphfl_jax.testing.subject import assert_equal
 from graphfl_jax.trainers import sgd_trainer
+from graphfl_jax.wire.attacks import Attackers, poison_with, with_attack_order
+from graphfl_jax.wire.defences import clip, median, with_defence
+from graphfl_jax.wire.upload_attacks import poisoning
 from tests.federations import small_config, two_clusters
 
 KEY = jax.random.key(4)

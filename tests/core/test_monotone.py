@@ -17,16 +17,16 @@ from graphfl_jax.core import Algorithm, Client, Cohort, Server
 from graphfl_jax.data import relations
 from graphfl_jax.data.sparse import undirected_matrix
 from graphfl_jax.program import Program
-from graphfl_jax.robustness.attacks import with_attack_order
-from graphfl_jax.robustness.monotone import (
+from graphfl_jax.rounds import Group
+from graphfl_jax.runs.session import inputs_of, program_of
+from graphfl_jax.wire.attacks import with_attack_order
+from graphfl_jax.wire.monotone import (
     BROKEN,
     Monotone,
     cosines,
     guard,
     lower_median,
 )
-from graphfl_jax.rounds import Group
-from graphfl_jax.runs.session import inputs_of, program_of
 from tests.federations import small_config, two_clusters
 
 KEY = jax.random.key(0)

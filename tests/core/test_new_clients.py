@@ -13,11 +13,11 @@ from graphfl_jax.build import build_experiment
 from graphfl_jax.configs import change
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.program import Program
-from graphfl_jax.robustness.attacks import with_attack_order
 from graphfl_jax.rounds import Group, group_clients, groups_together
 from graphfl_jax.runs.batch import Trial, run_trials
 from graphfl_jax.runs.session import program_of
 from graphfl_jax.testing.subject import assert_equal
+from graphfl_jax.wire.attacks import with_attack_order
 from tests.federations import small_config, two_clusters
 
 SLOW = pytest.mark.slow

@@ -27,10 +27,10 @@ from graphfl_jax.core import Array, FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation, numbers_of
 from graphfl_jax.examples import Examples, Windows
-from graphfl_jax.robustness.updates import with_updates
-from graphfl_jax.robustness.upload_attacks import UPLOAD_ATTACKS, Known
 from graphfl_jax.rounds import Poison
 from graphfl_jax.settings import Choice, Integer, Items, Real
+from graphfl_jax.wire.updates import with_updates
+from graphfl_jax.wire.upload_attacks import UPLOAD_ATTACKS, Known
 
 
 class DataAttack(NamedTuple):

@@ -41,10 +41,10 @@ from jax.interpreters import partial_eval
 
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, FederatedData
-from graphfl_jax.robustness.monotone import Monotone, guard, monotone
-from graphfl_jax.robustness.updates import shorten, with_updates
 from graphfl_jax.rounds import Group
 from graphfl_jax.settings import Integer, Real
+from graphfl_jax.wire.monotone import Monotone, guard, monotone
+from graphfl_jax.wire.updates import shorten, with_updates
 
 WEISZFELD = 50  # steps
 TINY = 1e-12  # lower bound of a distance, which avoids division by 0

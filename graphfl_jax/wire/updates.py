@@ -6,9 +6,11 @@ of examples, are not part of the update.
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from graphfl_jax import tree
 from graphfl_jax.core import Array
@@ -20,6 +22,25 @@ def shorten(updates: Array, limit: Array) -> Array:
     above = norms > limit
     scale = jnp.where(above, limit / jnp.where(above, norms, 1.0), 1.0)
     return updates * scale[:, None]
+
+
+def floats_of(upload: Any) -> tuple[Array, Callable[[Array], Any]]:
+    """The floats of an upload as a vector [d], and the function from such a vector back.
+
+    What it gives has the other numbers of this upload.
+    """
+    leaves, structure = jax.tree.flatten(upload)
+    is_float = [jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves]
+    vector, split = ravel_pytree(list(itertools.compress(leaves, is_float)))
+
+    def back(vector):
+        floats = iter(split(vector))
+        pairs = zip(leaves, is_float, strict=True)
+        return jax.tree.unflatten(
+            structure, [next(floats) if floating else leaf for leaf, floating in pairs]
+        )
+
+    return vector, back
 
 
 def with_updates(untrained: tuple, uploads: tuple, change: Callable) -> tuple:

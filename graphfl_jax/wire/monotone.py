@@ -72,9 +72,9 @@ from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array
 from graphfl_jax.data import relations
 from graphfl_jax.data.sparse import SparseMatrix
-from graphfl_jax.robustness.updates import shorten
 from graphfl_jax.rounds import Group
 from graphfl_jax.settings import Real
+from graphfl_jax.wire.updates import shorten
 
 BROKEN = 2.0  # s of a client whose update is not finite
 NEVER = -1.0  # norm of the update of a client that has not been in a cohort
