@@ -257,7 +257,7 @@ def configurations_of(config: ConfigDict, vary: str) -> dict[str, ConfigDict]:
     if not all(values.split(",")):
         raise ValueError(f"vary={vary} has no values; set --vary=FIELD=VALUE,VALUE")
     fields = fields_of(*values_of(config))
-    choices = getattr(fields[field].setting, "choices", ()) if field in fields else ()
+    choices = fields[field].setting.alternatives if field in fields else ()
     names = {"none": ""} if "" in choices and "none" not in choices else {}
     try:
         return {

@@ -51,6 +51,7 @@ OF_ALGORITHMS = (
     "classes",
 )
 OF_DATASETS = ("root", "seed")
+OF_ATTACKS = ("train_data", "classes", "num_clients")
 
 
 class Experiment(NamedTuple):

@@ -1,4 +1,5 @@
-"""Registers models, methods, data sets, metrics and optimisers of the user under a name.
+"""Registers parts of the user under a name: models, methods, data sets, metrics, optimisers,
+compressors, attacks and defences.
 
     import graphfl_jax as g
 
@@ -21,7 +22,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax.algorithms import ALGORITHMS, VARIANTS
 from graphfl_jax.algorithms.method import method_of
-from graphfl_jax.build import OF_ALGORITHMS, OF_DATASETS, OF_MODELS
+from graphfl_jax.build import OF_ALGORITHMS, OF_ATTACKS, OF_DATASETS, OF_MODELS
 from graphfl_jax.configs.fields import BASE, fields_of
 from graphfl_jax.configs.values import change
 from graphfl_jax.data import DATASETS
@@ -30,6 +31,9 @@ from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.optimizers import OPTIMIZERS
 from graphfl_jax.settings import Real
+from graphfl_jax.wire.attacks import ATTACKS
+from graphfl_jax.wire.compression import COMPRESSORS
+from graphfl_jax.wire.defences import DEFENCES
 
 REGISTRIES = {
     "model": MODELS,
@@ -37,8 +41,18 @@ REGISTRIES = {
     "dataset": DATASETS,
     "metric": METRICS,
     "optimizer": OPTIMIZERS,
+    "compressor": COMPRESSORS,
+    "attack": ATTACKS,
+    "defence": DEFENCES,
 }
-SECTIONS = {"model": "model", "algorithm": "algorithm", "dataset": "data"}
+SECTIONS = {
+    "model": "model",
+    "algorithm": "algorithm",
+    "dataset": "data",
+    "compressor": "compression",
+    "attack": "attack",
+    "defence": "defence",
+}
 BESIDE = {"model": "algorithm", "algorithm": "model"}  # their floats are fields of one section
 # What each kind must look like, for errors.
 EXPECTED = {
@@ -47,6 +61,9 @@ EXPECTED = {
     "dataset": "(*, seed, clients: Annotated[int, Integer('Clients.')] = 10)",
     "metric": "(outputs, y, real)",
     "optimizer": "(*, lr, decay: Annotated[Array, Real('Decay.')] = 0.9)",
+    "compressor": "(*, levels: Annotated[int, Integer('Levels.')] = 16)",
+    "attack": "(*, attack_size: Annotated[Array, Real('Size.')] = 1.0)",
+    "defence": "(*, defence_size: Annotated[Array, Real('Size.')] = 1.0)",
 }
 REGISTERED: dict[tuple[str, str], Callable] = {}  # by kind and name
 # SHA-256 of the files of these functions when they were registered: they may be edited later.
@@ -124,6 +141,49 @@ def optimizer(name: str, factory: Callable) -> None:
       ValueError: the name or the signature does not fit; one line.
     """
     _register("optimizer", name, factory, ("lr",), one_of=("lr",))
+
+
+def compressor(name: str, factory: Callable) -> None:
+    """Registers a way in which clients compress updates, for ``compression.name``.
+
+    Args:
+      name: an identifier.
+      factory: returns a `wire.compression.Compressor`. Its parameters are settings, declared in
+        its signature.
+
+    Raises:
+      ValueError: the name or the signature does not fit; one line.
+    """
+    _register("compressor", name, factory)
+
+
+def attack(name: str, factory: Callable) -> None:
+    """Registers an attack for ``attack.name``.
+
+    Args:
+      name: an identifier.
+      factory: returns a function (updates [M, d], `wire.upload_attacks.Known`) -> updates
+        [M, d], of which the attackers send theirs; or a `wire.attacks.DataAttack`. Its
+        parameters are settings, declared in its signature, and any of `OF_ATTACKS`.
+
+    Raises:
+      ValueError: the name or the signature does not fit; one line.
+    """
+    _register("attack", name, factory, OF_ATTACKS)
+
+
+def defence(name: str, factory: Callable) -> None:
+    """Registers a defence for ``defence.name``.
+
+    Args:
+      name: an identifier.
+      factory: returns a function: updates [M, d] of a cohort -> updates [M, d] from which the
+        server learns. Its parameters are settings, declared in its signature.
+
+    Raises:
+      ValueError: the name or the signature does not fit; one line.
+    """
+    _register("defence", name, factory)
 
 
 def choose_parts(config: ConfigDict, **parts: str | Callable | None) -> ConfigDict:

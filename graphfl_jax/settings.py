@@ -96,25 +96,29 @@ class Shared(Integer):
 
 @dataclasses.dataclass(frozen=True)
 class Choice(Setting):
-    """One of several names. An empty choice means none."""
+    """One of several names. An empty choice means none.
+
+    `choices` may be a registry, to which names are added later.
+    """
 
     choices: Collection[str]
+    or_none: bool = dataclasses.field(default=False, kw_only=True)
 
     kind = "str"
 
     @property
-    def values(self) -> str:
-        return ", ".join(choice or "(empty)" for choice in self.choices)
+    def alternatives(self) -> Collection[str]:
+        return ("", *self.choices) if self.or_none else self.choices
 
     @property
-    def alternatives(self) -> Collection[str]:
-        return self.choices
+    def values(self) -> str:
+        return ", ".join(choice or "(empty)" for choice in self.alternatives)
 
     def check(self, field: str, value: Any) -> str:
-        if not isinstance(value, str) or value not in self.choices:
-            choices = ", ".join(filter(None, self.choices))
-            empty = ", or leave it empty for none" if "" in self.choices else ""
-            near = perhaps(str(value), self.choices)
+        if not isinstance(value, str) or value not in self.alternatives:
+            choices = ", ".join(filter(None, self.alternatives))
+            empty = ", or leave it empty for none" if "" in self.alternatives else ""
+            near = perhaps(str(value), self.alternatives)
             raise ValueError(
                 f"{field}={value!r} is unknown{near}; choose from {choices}{empty}"
             )

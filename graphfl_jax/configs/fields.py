@@ -120,11 +120,11 @@ _BASE = {
     "new_clients.fraction": (FRACTION, 0.0),
     "new_clients.clients": (CLIENTS, ()),
     "compression.name": (
-        Choice("How clients compress what they send.", ("", *COMPRESSORS)),
+        Choice("How clients compress what they send.", COMPRESSORS, or_none=True),
         "",
     ),
-    "attack.name": (Choice("Attack of malicious clients.", ("", *ATTACKS)), ""),
-    "defence.name": (Choice("Defence of the server.", ("", *DEFENCES)), ""),
+    "attack.name": (Choice("Attack of malicious clients.", ATTACKS, or_none=True), ""),
+    "defence.name": (Choice("Defence of the server.", DEFENCES, or_none=True), ""),
 }
 BASE = {name: Field(setting, default, EVERY) for name, (setting, default) in _BASE.items()}
 OF_NEW_CLIENTS = (

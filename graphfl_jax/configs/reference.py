@@ -20,6 +20,7 @@ SECTIONS = {  # title: the first letters of the choices whose fields it lists
     "Optimisers and schedules": ("client_", "server_"),
     "Fine-tuning": ("tuning.",),
     "New clients": ("new_clients.",),
+    "Compression": ("compression.",),
     "Attacks": ("attack.",),
     "Defences": ("defence.",),
 }
@@ -93,7 +94,7 @@ def _values(choice, names):
     if names == [""]:
         return f"`{choice}`"
     if choice in ALWAYS:
-        missing = [name for name in BASE[choice].setting.choices if name not in names]
+        missing = [name for name in BASE[choice].setting.alternatives if name not in names]
         if not missing:
             return f"any `{choice}`"
         if len(missing) < len(names) - 1:

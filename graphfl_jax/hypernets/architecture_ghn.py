@@ -61,6 +61,11 @@ from graphfl_jax.models.layers import uniform_within
 from graphfl_jax.settings import Choice, Integer
 
 CHANNELS = "channels"  # name of r among the parameters
+LAYER = Choice(
+    "Layer of the graph network: the sum of messages (the paper's), their mean, or a gated "
+    "recurrent unit that reads their sum.",
+    ("sum", "mean", "gated"),
+)
 
 
 def architecture_ghn(
@@ -71,14 +76,7 @@ def architecture_ghn(
         int,
         Integer("Layers of the graph network; 0: the type alone generates.", low=0, high=1000),
     ] = 6,
-    ghn_layer: Annotated[
-        str,
-        Choice(
-            "Layer of the graph network: the sum of messages (the paper's), their mean, or a "
-            "gated recurrent unit that reads their sum.",
-            ("sum", "mean", "gated"),
-        ),
-    ] = "sum",
+    ghn_layer: Annotated[str, LAYER] = "sum",
     ghn_width: Annotated[int, Integer("Width of the graph network.")] = 51,
     ghn_hidden: Annotated[int, Integer("Hidden width of the network of each type.")] = 16,
     ghn_edges: Annotated[
@@ -112,11 +110,8 @@ def architecture_ghn(
     """
 
     def make(every, shapes):
-        if ghn_layer == "gated" and ghn_depth and ghn_width < len(shapes):
-            raise ValueError(
-                f"algorithm.ghn_width={ghn_width} is too small for the {len(shapes)} types of "
-                f"layers with algorithm.ghn_layer=gated; set at least {len(shapes)}"
-            )
+        if ghn_layer == "gated" and ghn_depth:
+            _check_width(ghn_width, len(shapes))
         network = Network(
             kinds=tuple(shapes),
             heads={
@@ -135,6 +130,14 @@ def architecture_ghn(
         return functools.partial(network.init_rescaled, every), network.generate
 
     return generator_of(models, model_name, make)
+
+
+def _check_width(width, types):
+    if width < types:
+        raise ValueError(
+            f"algorithm.ghn_width={width} is too small for the {types} types of layers with "
+            f"algorithm.ghn_layer=gated; set at least {types}"
+        )
 
 
 class Network(NamedTuple):

@@ -43,6 +43,7 @@ from graphfl_jax.models.architectures import ARCHITECTURES
 from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
 from graphfl_jax.register import FILES
 from graphfl_jax.wire.attacks import ATTACKS
+from graphfl_jax.wire.compression import COMPRESSORS
 from graphfl_jax.wire.defences import DEFENCES
 
 # Registries of what enters a compiled program, and of data.
@@ -52,6 +53,7 @@ PROGRAMS = (
     ARCHITECTURES,
     OPTIMIZERS,
     SCHEDULES,
+    COMPRESSORS,
     ATTACKS,
     DEFENCES,
     METRICS,

@@ -149,7 +149,8 @@ def with_defence(
 
     def change(updates, sent, group):
         result = defence(updates)
-        if name == "clip":
+        if name not in CENTRES and name not in FILTERS:
+            _check_result(name, updates, result)
             return result
         if name in FILTERS:
             kept = result[:, None]
@@ -163,6 +164,15 @@ def with_defence(
         return server, with_updates(untrained, uploads, change)
 
     return algorithm.replacing(defend=defend)
+
+
+def _check_result(name, updates, result):
+    """Refuses what a registered defence returns in place of updates."""
+    if jnp.shape(result) != updates.shape:
+        raise ValueError(
+            f"defence.name={name!r} returns an array {list(jnp.shape(result))} for updates "
+            f"{list(updates.shape)}; return one update for each client"
+        )
 
 
 class DoesNotFit(ValueError):

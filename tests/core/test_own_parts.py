@@ -210,8 +210,44 @@ def test_the_file_of_the_page_runs(folder):
     assert "certainty" in ended.stdout and "balanced_accuracy" in ended.stdout
 
 
+def test_compressor_attack_and_defence_of_the_page_change_a_run(folder):
+    """Each changes the scores, and the compressor the bytes."""
+    words = ["my.py:fedavg", "--config.rounds=2", "--config.local_steps=2"]
+    results = []
+    for name, part in {
+        "none": [],
+        "compressor": [
+            "--config.compression.name=rounded",
+            "--config.hparams.rounded_step=0.1",
+        ],
+        "attack": ["--config.attack.name=doubled", "--config.hparams.attack_ratio=0.5"],
+        "defence": ["--config.defence.name=signs"],
+    }.items():
+        ended = launched("run", *words, *part, f"--out={name}", cwd=folder)
+        assert ended.status == 0, ended.stderr
+        results.append(json.loads((folder / name / "results.json").read_text()))
+    losses = {result["scores"]["validation"]["G"]["loss"] for result in results}
+    assert len(losses) == 4
+    sent = [result["communication"]["up_bytes"] for result in results]
+    floats = sent[0] // 4
+    assert sent == [4 * floats, round(2 * floats + 4), 4 * floats, 4 * floats]
+
+
+def test_a_defence_that_returns_no_updates_is_refused_in_one_line(folder):
+    (folder / "my.py").write_text(
+        (folder / "my.py").read_text()
+        + "\ng.register.defence('short', lambda: None)\n".replace(
+            "lambda: None", "short"
+        ).replace("\ng.", "\ndef short():\n    return lambda updates: updates[0]\n\n\ng.")
+    )
+    words = ["my.py:fedavg", "--config.rounds=2", "--config.defence.name=short"]
+    ended = launched("run", *words, cwd=folder)
+    assert ended.status == 2 and ended.stderr.count("\n") == 1
+    assert "defence.name='short' returns an array [" in ended.stderr
+
+
 def test_help_lists_the_settings_of_the_file_of_the_page(folder):
-    ended = launched("run", *command_of_page("run my.py --config"), cwd=folder)
+    ended = launched("run", *command_of_page("run my.py --config.hparams.myprox"), cwd=folder)
     assert ended.status == 0, ended.stderr
     for field, value in (("hparams.myprox_mu", "0.5"), ("data.shops", "12")):
         assert re.search(rf"^ *{field} +. {value} ", ended.stdout, re.MULTILINE), field
