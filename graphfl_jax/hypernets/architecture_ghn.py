@@ -61,6 +61,10 @@ from graphfl_jax.models.layers import uniform_within
 from graphfl_jax.settings import Choice, Integer
 
 CHANNELS = "channels"  # name of r among the parameters
+EDGES = Choice(
+    "Whether messages go along the edges of an architecture, or also against them.",
+    ("forward", "bidirectional"),
+)
 LAYER = Choice(
     "Layer of the graph network: the sum of messages (the paper's), their mean, or a gated "
     "recurrent unit that reads their sum.",
@@ -79,13 +83,7 @@ def architecture_ghn(
     ghn_layer: Annotated[str, LAYER] = "sum",
     ghn_width: Annotated[int, Integer("Width of the graph network.")] = 51,
     ghn_hidden: Annotated[int, Integer("Hidden width of the network of each type.")] = 16,
-    ghn_edges: Annotated[
-        str,
-        Choice(
-            "Whether messages go along the edges of an architecture, or also against them.",
-            ("forward", "bidirectional"),
-        ),
-    ] = "forward",
+    ghn_edges: Annotated[str, EDGES] = "forward",
     ghn_init: Annotated[
         str,
         Choice(
