@@ -14,7 +14,7 @@ from graphfl_jax import fit, memory, tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetune, tuning_trainer
 from graphfl_jax.architecture import check_architecture
-from graphfl_jax.configs.fields import fields_of
+from graphfl_jax.configs.fields import POISSON, fields_of
 from graphfl_jax.configs.values import complete, values_of
 from graphfl_jax.core import Algorithm, ClientModel, FederatedData
 from graphfl_jax.data import DATASETS, GRAPHS
@@ -28,7 +28,7 @@ from graphfl_jax.models.architectures import deal_out
 from graphfl_jax.models.objectives import with_precision
 from graphfl_jax.program import ROUNDS_PER_EXECUTION
 from graphfl_jax.rounds import Group, Poison, group_clients, groups_together, with_sample
-from graphfl_jax.wire import attacks, defences
+from graphfl_jax.wire import attacks, defences, poisson
 from graphfl_jax.wire.compression import (
     COMPRESSORS,
     check_compression,
@@ -147,6 +147,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     fit.check_splits(config, federation)
     fit.check_stopping(config, federation)
     fit.check_new_clients(config, algorithm)
+    fit.check_drawing(config, algorithm)
     fit.check_schedules(config)
     if config.attack.name and config.attack.clients and config.hparams.attack_ratio:
         raise ValueError(
@@ -224,12 +225,17 @@ def assemble(config: ConfigDict, federation: Federation) -> Experiment:
     for model in models:
         fit.check_outputs(model, config.model.name, federation)
     fit.check_sample(config, num_clients)
+    size = cohort_size
+    if config.cohort == POISSON:
+        fit.check_poisson(config, trained)
+        size = poisson.places(cohort_size, num_clients)
     groups, joined = (
-        _at_once(config, models, some)
-        for some in group_clients(names, num_clients, cohort_size)
+        _at_once(config, models, some) for some in group_clients(names, num_clients, size)
     )
     groups = with_sample(groups, num_clients, config.eval.clients)
-    parts = parts._replace(trained=trained, unseen=unseen, groups=groups)
+    parts = parts._replace(
+        trained=trained, unseen=unseen, groups=groups, cohort_size=cohort_size
+    )
     together = None
     if config.new_clients.get("join") == TOGETHER:
         fit.check_together(unseen)
@@ -268,6 +274,7 @@ class _Parts(NamedTuple):
     trained: tuple[str, ...] = ()  # names of the architectures of clients that train
     unseen: tuple[str, ...] = ()  # names of those that only new clients have
     groups: tuple[Group, ...] = ()
+    cohort_size: int = 0  # clients in a round, or their mean number
 
     def source(self, hparams: dict[str, Any], **supplied: Any) -> Source:
         traced = {f"hparams.{name}": value for name, value in hparams.items()}
@@ -304,6 +311,9 @@ class _Parts(NamedTuple):
         if name:
             defence = source.make(defences.DEFENCES[name], "defence")
             algorithm = defences.with_defence(algorithm, name, defence, self.groups, self.data)
+        if config.cohort == POISSON:
+            present = poisson.poisson_cohorts(self.cohort_size)
+            algorithm = algorithm.replacing(present=present)
         return algorithm
 
     def poison(self, hparams: dict[str, Any]) -> Poison:

@@ -104,11 +104,25 @@ class ClientModel:
         return jnp.sum(losses * real) / jnp.maximum(batch.count, 1).astype(losses.dtype)
 
 
+ABSENT = np.iinfo(np.int32).max
+
+
 class Cohort(NamedTuple):
     """The M clients of one round, as the server knows them."""
 
-    ids: Array  # [M] int32, ascending
-    weights: Array  # [M] float32, number of training examples of each
+    # [M] int32, ascending. To the server, those who are not present have the number `ABSENT`:
+    # what it writes at this index of an array is dropped.
+    ids: Array
+    weights: Array  # [M] float32, number of training examples of each; 0 if it is not present
+    # [M] bool, whether each takes part; the others count as untrained. None: all do
+    present: Array | None = None
+
+    @property
+    def number(self) -> Array:
+        """[] float32, how many take part; 1 if none does."""
+        if self.present is None:
+            return jnp.float32(len(self.ids))
+        return jnp.maximum(jnp.sum(self.present.astype(jnp.float32)), 1.0)
 
 
 class State(NamedTuple):
@@ -385,6 +399,8 @@ class Algorithm:
     # (state, cohorts, untrained, uploads) -> the state with what the server remembers, and the
     # uploads from which it learns; leaves are [M, ...]. None: the uploads as they are.
     defend: Callable[[Any, tuple, tuple, tuple], tuple[Any, tuple]] | None = None
+    # (key, n clients of an architecture, M of a cohort) -> [M] bool, `Cohort.present`
+    present: Callable[[Array, int, int], Array] | None = None
     # upload, shapes and types -> the bits that are sent of it; None: those of its numbers
     upload_bits: Callable[[Any], float] | None = None
 

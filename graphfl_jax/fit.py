@@ -315,6 +315,48 @@ def check_new_clients(config: ConfigDict, algorithm: Algorithm) -> None:
         )
 
 
+def check_poisson(config: ConfigDict, trained: tuple[str, ...]) -> None:
+    """Checks that a federation can have Poisson cohorts.
+
+    Args:
+      trained: the names of the architectures of clients that train.
+
+    Raises:
+      ValueError: it cannot; one line.
+    """
+    remedy = "set --config.cohort=fixed"
+    if len(trained) > 1:
+        raise ValueError(
+            f"cohort={config.cohort} draws clients of one architecture, and there are "
+            f"{len(trained)}; {remedy}"
+        )
+    if config.new_clients.get("join") == TOGETHER:
+        raise ValueError(
+            f"cohort={config.cohort} does not fit new_clients.join={TOGETHER}, whose cohorts "
+            f"have a fixed share of all clients; {remedy}"
+        )
+    if config.defence.name:
+        raise ValueError(
+            f"defence.name={config.defence.name!r} compares the updates of a cohort, and with "
+            f"cohort={config.cohort} some places of a cohort are empty; {remedy}"
+        )
+
+
+def check_drawing(config: ConfigDict, algorithm: Algorithm) -> None:
+    """Checks that a method leaves the drawing of Poisson cohorts to the server.
+
+    Raises:
+      ValueError: it draws them itself, or needs all clients; one line.
+    """
+    if algorithm.present is None:
+        return
+    if algorithm.server.sample is not None or algorithm.needs.everyone:
+        what = "needs all clients" if algorithm.needs.everyone else "draws its cohorts itself"
+        raise ValueError(
+            f"algorithm.name={config.algorithm.name!r} {what}; set --config.cohort=fixed"
+        )
+
+
 def check_schedules(config: ConfigDict) -> None:
     """Checks that no schedule ends at a learning rate of 0 before the last round."""
     values, last = values_of(config)[0], config.rounds - 1

@@ -277,7 +277,14 @@ class Program:
             poison=self.poison(hparams),
             rank=rank,
         )
-        return state, jax.tree.map(jnp.mean, metrics), *took_part
+        cohort, _ = took_part
+
+        def mean(values):
+            if cohort.present is None:
+                return jnp.mean(values)
+            return jnp.sum(jnp.where(cohort.present, values, 0.0)) / cohort.number
+
+        return state, jax.tree.map(mean, metrics), *took_part
 
     def evaluate(
         self,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphfl_jax import tree
-from graphfl_jax.core import Algorithm, Array, Cohort, State, check_local
+from graphfl_jax.core import ABSENT, Algorithm, Array, Cohort, State, check_local
 from graphfl_jax.devices import all_gather_rows, fill_up, map_clients, replicate
 from graphfl_jax.draws import draw_clients
 
@@ -181,6 +181,9 @@ def call_plainly(stage: str, function: Callable, *arguments: Any) -> Any:
     return function(*arguments)
 
 
+PRESENT = 0x9E5  # folded into the key of a cohort, for who of it takes part
+
+
 class Keys(NamedTuple):
     """The keys of a round."""
 
@@ -218,13 +221,14 @@ def play_round(
 
     Returns:
       The next state; the metrics of every client of the cohort, a dictionary of [M]; the cohort
-      of all architectures; and whether [M] a client kept and sent finite numbers. If not, it
-      counts as untrained.
+      of all architectures; and whether [M] a client kept and sent finite numbers, or was not
+      present. If not, it counts as untrained.
     """
     server, train = algorithm.server, train or train_cohort
     keys = keys_of_round(key)
     drawn = call("sampling", draw, state.server, keys.cohort)
-    begun = call("begin_round", server.begin_round, state.server, keys.begin)
+    before = state.server
+    begun = call("begin_round", server.begin_round, before, keys.begin)
     state = state._replace(server=begun)
     results = [
         train(algorithm, state, g, *of_group, keys.local, mesh, group.at_once)
@@ -236,10 +240,13 @@ def play_round(
     clients = tuple(map(tree.put, state.clients, places, trained))
     received = (algorithm, poison, state, drawn, uploads, rank, keys.server)
     learned, uploads, sent = call("attack and defence", receive, *received)
-    learned = call("aggregation", server.aggregate, learned, cohorts, uploads, keys.server)
+    known = tuple(map(known_to_server, cohorts))
+    learned = call("aggregation", server.aggregate, learned, known, uploads, keys.server)
     join = functools.partial(jax.tree.map, lambda *parts: jnp.concatenate(parts))
-    finite = (jnp.concatenate(finite) > 0) & jnp.concatenate(sent)
-    return State(learned, clients, state.round + 1), join(*metrics), join(*cohorts), finite
+    cohort, finite = join(*cohorts), (jnp.concatenate(finite) > 0) & jnp.concatenate(sent)
+    if cohort.present is not None:
+        learned = tree.where(jnp.any(cohort.present), learned, before)
+    return State(learned, clients, state.round + 1), join(*metrics), cohort, finite
 
 
 def draw_round(
@@ -273,11 +280,23 @@ def sample_cohorts(
         else:
             ids = sample(server, of_group, group.cohort_size, key)
             drawn.append(Cohort(ids, of_group[ids].astype(jnp.float32)))
+        if algorithm.present is not None:
+            key_present = jax.random.fold_in(key, PRESENT)
+            present = algorithm.present(key_present, len(of_group), group.cohort_size)
+            drawn[-1] = with_absent(drawn[-1], present)
     cohorts = tuple(
         cohort._replace(ids=ids_at(group, cohort.ids))
         for cohort, group in zip(drawn, groups, strict=True)
     )
     return tuple(cohort.ids for cohort in drawn), cohorts
+
+
+def with_absent(cohort: Cohort, present: Array) -> Cohort:
+    """A cohort of which only those who are `present` [M] take part; they are first."""
+    order = jnp.argsort(~present, stable=True)
+    present = present[order]
+    weights = jnp.where(present, cohort.weights[order], 0.0)
+    return Cohort(cohort.ids[order], weights, present)
 
 
 def train_cohort(
@@ -293,9 +312,9 @@ def train_cohort(
 ):
     """Trains clients of one group on the messages that they receive.
 
-    A client that would keep or send a number that is not finite counts as untrained: it keeps
-    what it had, and sends what it would send untrained. Its metrics stay as they are: to look
-    at those of each client would change how their mean is rounded.
+    A client that is not present, or would keep or send a number that is not finite, counts as
+    untrained: it keeps what it had, and sends what it would send untrained. Its metrics stay as
+    they are: to look at those of each client would change how their mean is rounded.
 
     Args:
       group: number of their architecture.
@@ -313,7 +332,7 @@ def train_cohort(
 
     def one_client(shared, i, rows):
         server, key = shared
-        memory, data_of_client = rows
+        memory, data_of_client, present = rows
         message = algorithm.server.download(server, group, i)
         of_client = jax.random.fold_in(key, i)
         trained = client.local(message, memory, data_of_client, of_client)
@@ -323,15 +342,19 @@ def train_cohort(
         if client.send is not None:
             kept = [*client.send(kept[0], instead[1], kept[1], of_client)]
         finite = tree.all_finite(kept)
+        counts = finite
+        if present is not None:
+            counts, finite = finite & present, finite | ~present
         # As a float, so that it travels with the other floats between devices.
-        return *tree.where(finite, kept, instead), metrics, finite.astype(jnp.float32)
+        return *tree.where(counts, kept, instead), metrics, finite.astype(jnp.float32)
 
     devices = 1 if mesh is None else mesh.size
     if len(cohort.ids) % devices:
         rows = tree.take(rows, fill_up(np.arange(len(cohort.ids)), devices))
     memories = tree.take(state.clients[group], fill_up(places, devices))
+    present = None if cohort.present is None else fill_up(cohort.present, devices)
     mapped = map_clients(one_client, mesh, at_once)
-    return mapped((state.server, key), fill_up(cohort.ids, devices), (memories, rows))
+    return mapped((state.server, key), fill_up(cohort.ids, devices), (memories, rows, present))
 
 
 def _cut(rows, cohort):
@@ -361,7 +384,7 @@ def receive(
     """
     cohorts = drawn.cohorts
     finite = tuple(jnp.ones(len(cohort.ids), bool) for cohort in cohorts)
-    if poison.uploads is None and algorithm.defend is None:
+    if poison.uploads is None and algorithm.defend is None and algorithm.present is None:
         return state.server, uploads, finite
     untrained = untrained_uploads(algorithm, state, drawn)
     if poison.uploads is not None:
@@ -371,9 +394,40 @@ def receive(
             for cohort, upload in zip(cohorts, uploads, strict=True)
         )
         uploads = tuple(map(jax.vmap(tree.where), finite, uploads, untrained))
+    if algorithm.present is not None:
+        uploads = tuple(
+            fill_absent(algorithm, *of_group)
+            for of_group in zip(cohorts, untrained, uploads, strict=True)
+        )
     if algorithm.defend is None:
         return state.server, uploads, finite
     return *algorithm.defend(state.server, cohorts, untrained, uploads), finite
+
+
+def known_to_server(cohort: Cohort) -> Cohort:
+    """A cohort without the numbers of those who are absent."""
+    if cohort.present is None:
+        return cohort
+    return cohort._replace(ids=jnp.where(cohort.present, cohort.ids, ABSENT))
+
+
+def fill_absent(algorithm: Algorithm, cohort: Cohort, untrained: Any, uploads: Any) -> Any:
+    """The uploads of a cohort, in which those who are absent have what does not count.
+
+    That is what they would send untrained; or, where the server averages, with the mean of the
+    others' updates, so that with their weights of 0, and without weights, the mean is that of
+    the others.
+    """
+    present = cohort.present
+
+    def fill(before, after):
+        rows = present.reshape(-1, *[1] * (after.ndim - 1))
+        if not algorithm.averages or not jnp.issubdtype(after.dtype, jnp.floating):
+            return jnp.where(rows, after, before)
+        updates = jnp.where(rows, after - before, 0.0)
+        return jnp.where(rows, after, before + jnp.sum(updates, axis=0)[None] / cohort.number)
+
+    return jax.tree.map(fill, untrained, uploads)
 
 
 def untrained_uploads(algorithm: Algorithm, state: State, drawn: Drawn) -> tuple:

@@ -125,7 +125,8 @@ def cfl(
         unit = jnp.where(server.unit > 0, server.unit, largest)
         server = server._replace(updates=updates, unit=unit, trained=trained)
         server = split(server, ready_clusters(server))
-        clusters = server.clusters[cohort.ids]  # [M]
+        # [M]; that of an absent client is unknown
+        clusters = server.clusters.at[cohort.ids].get(mode="fill", fill_value=UNKNOWN)
         members = (jnp.arange(cfl_clusters)[:, None] == clusters[None]).astype(jnp.float32)
         sizes = jnp.sum(members, axis=1)  # [C], of the clusters in the cohort
         shares = members / jnp.maximum(sizes, 1.0)[:, None]  # 1/|c| of the members of c

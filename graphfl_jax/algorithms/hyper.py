@@ -222,6 +222,8 @@ def hyper_federation(
             def send(weights):
                 embeddings, read = encode(weights)
                 sent = jax.vmap(hyper.decode, (None, 0))(weights, embeddings)
+                if cohort.present is not None:  # the others have no distance
+                    sent = jax.vmap(tree.where)(cohort.present, sent, uploads)
                 return tree.pack(sent)[0], read
 
             def steps(start):
@@ -235,7 +237,7 @@ def hyper_federation(
                         fixed = jax.lax.stop_gradient(sent)
                         sent = jax.tree.map(jnp.subtract, sent, fixed)
                     distance = tree.sq_dist(targets, sent)
-                    gap = 0.5 * distance / jnp.float32(cohort.ids.shape[0])
+                    gap = 0.5 * distance / cohort.number
                     return gap + hyper.penalty(weights, read, server.relations), gap
 
                 return minimise(objective, start, optimizer, fit.steps)

@@ -24,6 +24,7 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 
+from graphfl_jax import tree
 from graphfl_jax.algorithms import hyper
 from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import Algorithm, ClientModel
@@ -93,6 +94,8 @@ def in_turn(server, cohort, uploads, steps, key):
         client, upload = row
         renamed = client._replace(ids=jnp.zeros(1, jnp.int32))
         after = on_sampled(server, client.ids, lambda alone: steps(alone, renamed, upload))
+        if client.present is not None:
+            after = tree.where(client.present[0], after, server)
         return after, None
 
     rows = jax.tree.map(lambda leaf: leaf[order][:, None], (cohort, uploads))

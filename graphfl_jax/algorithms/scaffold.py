@@ -96,7 +96,7 @@ def scaffold(
     def aggregate(server, cohort, uploads, key):
         x, c = server
         y, change = tree.mean(uploads, jnp.ones_like(cohort.weights))
-        share = len(cohort.ids) / num_clients
+        share = cohort.number / num_clients
         return Controlled(
             jax.tree.map(lambda x, y: x + server_lr * (y - x), x, y),
             jax.tree.map(lambda c, change: c + share * change, c, change),

@@ -34,6 +34,7 @@ from graphfl_jax.wire.defences import DEFENCES
 SPLITS = ("val", "test", "triggered", "balanced", "pooled")
 EVERY = "every configuration"
 STORAGES = ("auto", "device", "host")
+POISSON = "poisson"
 _BASE = {
     "seed": (Integer("Seed of splits, weights and draws.", low=0, high=2**32 - 1), 0),
     "rounds": (Integer("Rounds of the run."), 800),
@@ -46,6 +47,14 @@ _BASE = {
     ),
     "eval_every": (Integer("Rounds between two evaluations."), 20),
     "checkpoint_every": (Integer("Rounds between two checkpoints; saved at evaluations."), 100),
+    "cohort": (
+        Choice(
+            "How the clients of a round are drawn: fixed, cohort_size of them; or poisson, "
+            "each with the same probability, cohort_size in the mean.",
+            ("fixed", POISSON),
+        ),
+        "fixed",
+    ),
     "cohort_size": (Integer("Clients in a round; with the default, all of fewer clients."), 5),
     "batch_size": (
         Integer("Examples in a local step; drawn with replacement, or in epochs without."),

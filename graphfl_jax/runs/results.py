@@ -72,6 +72,8 @@ def results_of(
     if config.attack.name:
         attack = attack_summary(config, experiment, final and final.scores)
     sizes = [group.cohort_size for group in experiment.groups]
+    training = len(federation.clients) - federation.new_clients
+    in_mean = min(config.cohort_size, training) if config.cohort == POISSON else sum(sizes)
     down, up = np.average(course.traffic, axis=0, weights=sizes)
     steps = course.rounds * sum(sizes) * steps_of_client(config, federation.data)
     return {
@@ -101,7 +103,7 @@ def results_of(
         "communication": {
             "up_bytes": round(up),
             "down_bytes": round(down),
-            "clients": sum(sizes),
+            "clients": in_mean,
         },
         **origin,
     }

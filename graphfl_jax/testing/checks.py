@@ -3,6 +3,7 @@
 Each takes a `Subject`, and fails by an assertion.
 """
 
+import functools
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -24,11 +25,14 @@ from graphfl_jax.memory import bytes_of
 from graphfl_jax.program import key_of_round
 from graphfl_jax.rounds import (
     Drawn,
+    Poison,
     keys_of_round,
     message_bytes,
     messages_per_client,
+    play_round,
     sample_cohorts,
     untrained_uploads,
+    with_absent,
 )
 from graphfl_jax.runs import checkpoint, fleet, models, single
 from graphfl_jax.runs.session import Inputs, place, program_at_sizes, program_of
@@ -482,6 +486,45 @@ def poison_of_lambda_minus_one_is_honest_bit_for_bit(subject: Subject) -> None:
     assert_equal(recovered, uploads)
     leaves = zip(*map(jax.tree.leaves, (poisoned, uploads)), strict=True)
     assert all(np.array_equal(a, b) for a, b in leaves) == (not jax.tree.leaves(uploads))
+
+
+def absent_clients_do_not_count(subject: Subject) -> None:
+    """A round of five clients, of whom three are present, is the round of these three.
+
+    Raises `LeftOut` if the method needs all clients, or draws them itself.
+    """
+    experiment, data = subject.experiment, jax.tree.map(jnp.asarray, subject.data)
+    needs = experiment.build(experiment.hparams, 0)
+    if needs.needs.everyone or needs.server.sample is not None:
+        raise LeftOut(f"{subject.method} needs all clients, or draws them itself")
+    inputs = fixed_key(), subject.hparams, data
+    start = subject.program.start(*inputs)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def played(everybody, state, hparams):
+        algorithm = experiment.build(hparams, 0)
+        some = (1, 2, 4) if everybody else (1, 2, 3, 4, 5)
+        ids = jnp.array(some, jnp.int32)
+        cohort = Cohort(ids, data.train.count[ids].astype(jnp.float32))
+        if not everybody:
+            cohort = with_absent(cohort, jnp.array([True, True, False, True, False]))
+            algorithm = algorithm.replacing(present=lambda *values: cohort.present)
+        rows = tree.take(algorithm.client_data(data), cohort.ids)
+        drawn = Drawn((cohort.ids,), (cohort,), (rows,))
+        groups = tuple(group._replace(cohort_size=len(some)) for group in experiment.groups)
+        state, *_ = play_round(
+            algorithm,
+            state,
+            fixed_key(),
+            draw=lambda server, key: drawn,
+            groups=groups,
+            mesh=None,
+            poison=Poison(),
+        )
+        return state
+
+    three, five = (played(every, start, subject.hparams) for every in (True, False))
+    assert_equal(five, three, rtol=1e-4, atol=1e-6)
 
 
 def compression_without_loss_changes_nothing(subject: Subject) -> None:

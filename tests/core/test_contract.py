@@ -358,6 +358,11 @@ def test_poison_of_lambda_minus_one_is_honest_bit_for_bit(method):
     checks.poison_of_lambda_minus_one_is_honest_bit_for_bit(subject_of(method))
 
 
+@pytest.mark.parametrize("method", rows(METHODS, ["fedavg", "sfl"], METHODS))
+def test_absent_clients_do_not_count(method):
+    checks.absent_clients_do_not_count(subject_of(method))
+
+
 @pytest.mark.parametrize("method", rows(METHODS, ["fedavg"], FEW))
 def test_compression_without_loss_changes_nothing(method):
     try:

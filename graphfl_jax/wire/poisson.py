@@ -1,0 +1,47 @@
+"""Cohorts of random size, in which each client takes part with the same probability.
+
+With ``cohort=poisson``, client i of N is in a round with the probability q = cohort_size / N,
+whatever the others do, so that a cohort has K clients, K ~ Binomial(N, q). Accountants of
+differential privacy assume such cohorts.
+
+A compiled round has a fixed number M of places, at least K except with a probability below
+`MISSED`, and then K counts as M. M clients are drawn, of which a random K take part. The others
+count as untrained: they keep what they had, and their examples do not count. Where the server
+averages, the mean is over the K clients. A round without a client changes nothing.
+
+Mironov, Talwar, Zhang. Renyi Differential Privacy of the Sampled Gaussian Mechanism. 2019.
+https://arxiv.org/abs/1908.10530
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from graphfl_jax.core import Array
+
+MISSED = 1e-9  # of a round
+
+
+def places(cohort_size: int, clients: int) -> int:
+    """The number M of places of a round.
+
+    Args:
+      cohort_size: the mean number of clients that take part.
+      clients: N.
+    """
+    from scipy.stats import binom  # it takes a while to import
+
+    return max(int(binom.isf(MISSED, clients, cohort_size / clients)), 1)
+
+
+def poisson_cohorts(cohort_size: int) -> Callable[[Array, int, int], Array]:
+    """`Algorithm.present` of Poisson cohorts with a mean of `cohort_size` clients."""
+
+    def present(key: Array, clients: int, size: int) -> Array:
+        key_number, key_order = jax.random.split(key)
+        total, share = jnp.float32(clients), jnp.float32(cohort_size / clients)
+        number = jax.random.binomial(key_number, total, share).astype(jnp.int32)
+        return jax.random.permutation(key_order, size) < number
+
+    return present

@@ -1,0 +1,144 @@
+"""Cohorts of random size: their law, empty rounds, and what is refused."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from graphfl_jax import load, run
+from graphfl_jax.build import build_experiment
+from graphfl_jax.configs import change
+from graphfl_jax.core import Cohort
+from graphfl_jax.rounds import draw_cohort, known_to_server, with_absent
+from graphfl_jax.testing.subject import assert_equal, federation, small_config
+from graphfl_jax.wire.poisson import MISSED, places, poisson_cohorts
+
+CONFIG = small_config("fedavg", cohort="poisson", cohort_size=2, rounds=12, eval_every=6)
+
+
+@pytest.mark.parametrize("size, clients", [(5, 48), (1, 6), (100, 1000), (100, 10**6), (7, 7)])
+def test_a_round_has_places_for_all_but_a_tiny_share_of_cohorts(size, clients):
+    """One place fewer would be too few, unless there is one for each client."""
+    number = places(size, clients)
+    assert binom.sf(number, clients, size / clients) <= MISSED
+    if size < clients:
+        assert number <= clients
+        assert number == 1 or binom.sf(number - 1, clients, size / clients) > MISSED
+    else:
+        assert number == clients
+
+
+def test_each_client_takes_part_with_the_same_probability_whatever_others_do():
+    clients, size, draws = 12, 3, 20_000
+    number = places(size, clients)
+    present = poisson_cohorts(size)
+
+    @jax.jit
+    @jax.vmap
+    def drawn(key):
+        key_cohort, key_present = jax.random.split(key)
+        cohort = draw_cohort(key_cohort, jnp.ones(clients, jnp.int32), number)
+        ids = with_absent(cohort, present(key_present, clients, number))
+        takes_part = jnp.zeros(clients).at[known_to_server(ids).ids].set(1.0)
+        return takes_part
+
+    rounds = np.asarray(drawn(jax.random.split(jax.random.key(0), draws)))
+    share = size / clients
+    np.testing.assert_allclose(rounds.mean(axis=0), share, atol=5 * 0.44 / draws**0.5)
+    counts = rounds.sum(axis=1)
+    law = binom.pmf(np.arange(clients + 1), clients, share)
+    np.testing.assert_allclose(
+        np.bincount(counts.astype(int), minlength=clients + 1) / draws,
+        law,
+        atol=5 * 0.5 / draws**0.5,
+    )
+    both = (rounds.T @ rounds / draws)[~np.eye(clients, dtype=bool)]
+    np.testing.assert_allclose(both, share**2, atol=5 * 0.25 / draws**0.5)
+
+
+def test_those_who_are_present_come_first_in_the_order_of_their_numbers():
+    cohort = Cohort(jnp.array([2, 3, 5, 8]), jnp.array([1.0, 2.0, 3.0, 4.0]))
+    some = with_absent(cohort, jnp.array([False, True, False, True]))
+    assert some.ids.tolist() == [3, 8, 2, 5] and some.weights.tolist() == [2, 4, 0, 0]
+    assert float(some.number) == 2 and float(cohort.number) == 4
+    assert known_to_server(some).ids.tolist() == [3, 8, 2**31 - 1, 2**31 - 1]
+    nobody = with_absent(cohort, jnp.zeros(4, bool))
+    assert float(nobody.number) == 1  # so that nothing is divided by 0
+
+
+def test_a_round_without_a_client_changes_nothing():
+    """Rounds are counted, but neither the server nor a client moves."""
+    config = change(CONFIG, {"rounds": 1, "eval_every": 1, "cohort_size": 1})
+    empty = moved = 0
+    for seed in range(8):
+        seeded = change(config, {"seed": seed})
+        result = run(seeded, federation(), keep_in=False)
+        start = run(
+            change(seeded, {"hparams.client_lr": 0.0}), federation(), keep_in=False
+        ).results
+        same = result.results["scores"]["final"]["G"] == start["scores"]["final"]["G"]
+        if sum(result.results["rounds_trained"]) == 0:
+            empty += 1
+            assert same
+        else:
+            moved += not same
+    assert empty and moved
+
+
+def test_results_say_how_often_each_client_trained(tmp_path):
+    result = run(CONFIG, federation(), out=tmp_path / "run")
+    trained = result.results["rounds_trained"]
+    assert 10 < sum(trained) < 40  # 24 in the mean
+    assert result.results["communication"]["clients"] == 2
+    saved = load(tmp_path / "run")
+    numbers = [saved.rounds_trained(client) for client in saved.clients]
+    assert numbers == trained
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(tmp_path, method):
+    config = change(small_config(method), {"cohort": "poisson", "rounds": 4, "eval_every": 2})
+    run(config, federation(), out=tmp_path / "whole")
+    run(change(config, {"rounds": 2}), federation(), out=tmp_path / "parts")
+    run(config, federation(), out=tmp_path / "parts", resume=True)
+    texts = [(tmp_path / name / "results.json").read_text() for name in ("whole", "parts")]
+    whole, parts = map(json.loads, texts)
+    assert whole["scores"] == parts["scores"]
+    assert whole["rounds_trained"] == parts["rounds_trained"]
+    fleets = [load(tmp_path / name) for name in ("whole", "parts")]
+    for client in fleets[0].clients:
+        assert_equal(*(fleet.params(client) for fleet in fleets))
+
+
+def test_clients_on_the_host_have_the_bits_of_those_on_the_device():
+    results = [
+        run(change(CONFIG, {"data.storage": storage}), federation(), keep_in=False)
+        for storage in ("device", "host")
+    ]
+    for name in ("scores", "rounds_trained"):
+        assert results[0].results[name] == results[1].results[name]
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        (
+            {"defence__name": "median"},
+            "defence.name='median' compares the updates of a cohort, and with cohort=poisson "
+            "some places of a cohort are empty; set --config.cohort=fixed",
+        ),
+        (
+            {"new_clients__fraction": 0.3, "new_clients__join": "together"},
+            "cohort=poisson does not fit new_clients.join=together, whose cohorts have a fixed "
+            "share of all clients; set --config.cohort=fixed",
+        ),
+        ({"cohort": "some"}, "cohort='some' is unknown; choose from fixed, poisson"),
+    ],
+)
+def test_poisson_cohorts_that_do_not_fit_are_refused_in_one_line(fields, message):
+    with pytest.raises(ValueError) as error:
+        build_experiment(small_config("fedavg", **{"cohort": "poisson"} | fields), federation())
+    assert str(error.value) == message
