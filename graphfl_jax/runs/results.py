@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from graphfl_jax import tree
 from graphfl_jax.build import Experiment
 from graphfl_jax.configs.base import variant_of
+from graphfl_jax.configs.fields import POISSON
 from graphfl_jax.core import FederatedData, Task
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
