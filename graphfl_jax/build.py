@@ -28,13 +28,14 @@ from graphfl_jax.models.architectures import deal_out
 from graphfl_jax.models.objectives import with_precision
 from graphfl_jax.program import ROUNDS_PER_EXECUTION
 from graphfl_jax.rounds import Group, Poison, group_clients, groups_together, with_sample
-from graphfl_jax.wire import attacks, defences, poisson
+from graphfl_jax.wire import accounting, attacks, defences, poisson
 from graphfl_jax.wire.compression import (
     COMPRESSORS,
     check_compression,
     feedback_of,
     with_compression,
 )
+from graphfl_jax.wire.privacy import PRIVACIES, check_privacy, with_privacy
 
 # What a factory gets by name, if it has a parameter of this name without a declaration.
 OF_MODELS = ("inputs", "outputs", "task", "played")
@@ -148,6 +149,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     fit.check_stopping(config, federation)
     fit.check_new_clients(config, algorithm)
     fit.check_drawing(config, algorithm)
+    fit.check_release(config)
     fit.check_schedules(config)
     if config.attack.name and config.attack.clients and config.hparams.attack_ratio:
         raise ValueError(
@@ -168,6 +170,10 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     if config.tuning.part and not config.tuning.epochs:
         steps["tuning.steps"] = config.tuning.steps
     exchange = algorithm.first_exchange(federation.data, len(experiment.groups))
+    if config.privacy.name:
+        names = {"method": config.algorithm.name, "name": config.privacy.name}
+        check_privacy(algorithm, exchange, federation.data, **names)
+        accounting.check_accountant(config)
     if config.compression.name:
         names = {"method": config.algorithm.name, "name": config.compression.name}
         check_compression(algorithm, exchange, **names)
@@ -302,6 +308,11 @@ class _Parts(NamedTuple):
         if config.tuning.part:
             tune = source.make(tuning_trainer, "tuning")
             algorithm = finetune(algorithm, tune, tuning_part=config.tuning.part)
+        privacy = config.privacy.name
+        if privacy:
+            made = source.make(PRIVACIES[privacy], "privacy")
+            if privacy == "local":
+                algorithm = with_privacy(algorithm, made, ())
         if config.compression.name:
             compressor = source.make(COMPRESSORS[config.compression.name], "compression")
             feedback = source.make(feedback_of, "compression")
@@ -311,6 +322,10 @@ class _Parts(NamedTuple):
         if name:
             defence = source.make(defences.DEFENCES[name], "defence")
             algorithm = defences.with_defence(algorithm, name, defence, self.groups, self.data)
+        if privacy == "central":
+            sizes = tuple(float(group.cohort_size) for group in self.groups)
+            numbers = (float(self.cohort_size),) if config.cohort == POISSON else sizes
+            algorithm = with_privacy(algorithm, made, numbers)
         if config.cohort == POISSON:
             present = poisson.poisson_cohorts(self.cohort_size)
             algorithm = algorithm.replacing(present=present)

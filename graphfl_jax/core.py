@@ -399,6 +399,9 @@ class Algorithm:
     # (state, cohorts, untrained, uploads) -> the state with what the server remembers, and the
     # uploads from which it learns; leaves are [M, ...]. None: the uploads as they are.
     defend: Callable[[Any, tuple, tuple, tuple], tuple[Any, tuple]] | None = None
+    # (state, cohorts, untrained, uploads, key) -> the same without `untrained` and `key`, from
+    # which the server learns. It is the last thing that happens to uploads. None: nothing
+    release: Callable[[Any, tuple, tuple, tuple, Array], tuple[Any, tuple, tuple]] | None = None
     # (key, n clients of an architecture, M of a cohort) -> [M] bool, `Cohort.present`
     present: Callable[[Array, int, int], Array] | None = None
     # upload, shapes and types -> the bits that are sent of it; None: those of its numbers

@@ -342,6 +342,19 @@ def check_poisson(config: ConfigDict, trained: tuple[str, ...]) -> None:
         )
 
 
+def check_release(config: ConfigDict) -> None:
+    """Checks that nothing else reads updates that the server makes private.
+
+    Raises:
+      ValueError: a defence does; one line.
+    """
+    if config.privacy.name == "central" and config.defence.name:
+        raise ValueError(
+            f"defence.name={config.defence.name!r} makes the updates of clients depend on each "
+            f"other, so that privacy.name=central bounds nothing; leave one of them out"
+        )
+
+
 def check_drawing(config: ConfigDict, algorithm: Algorithm) -> None:
     """Checks that a method leaves the drawing of Poisson cohorts to the server.
 

@@ -240,11 +240,17 @@ def play_round(
     clients = tuple(map(tree.put, state.clients, places, trained))
     received = (algorithm, poison, state, drawn, uploads, rank, keys.server)
     learned, uploads, sent = call("attack and defence", receive, *received)
-    known = tuple(map(known_to_server, cohorts))
+    released = cohorts
+    if algorithm.release is not None:
+        untrained = untrained_uploads(algorithm, state, drawn)
+        learned, released, uploads = call(
+            "privacy", algorithm.release, learned, cohorts, untrained, uploads, keys.server
+        )
+    known = tuple(map(known_to_server, released))
     learned = call("aggregation", server.aggregate, learned, known, uploads, keys.server)
     join = functools.partial(jax.tree.map, lambda *parts: jnp.concatenate(parts))
     cohort, finite = join(*cohorts), (jnp.concatenate(finite) > 0) & jnp.concatenate(sent)
-    if cohort.present is not None:
+    if cohort.present is not None and algorithm.release is None:
         learned = tree.where(jnp.any(cohort.present), learned, before)
     return State(learned, clients, state.round + 1), join(*metrics), cohort, finite
 

@@ -25,9 +25,11 @@ from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.objectives import PRECISIONS
 from graphfl_jax.settings import Choice, Integer, Items, Real, Text, perhaps
+from graphfl_jax.wire.accounting import accounting
 from graphfl_jax.wire.attacks import ATTACKS, attackers, with_attack_order
 from graphfl_jax.wire.compression import COMPRESSORS, feedback_of
 from graphfl_jax.wire.defences import DEFENCES
+from graphfl_jax.wire.privacy import PRIVACIES
 
 # triggered: test images with a backdoor's trigger; balanced and pooled: see data.balanced_test
 # and data.pooled_test
@@ -132,6 +134,14 @@ _BASE = {
         Choice("How clients compress what they send.", COMPRESSORS, or_none=True),
         "",
     ),
+    "privacy.name": (
+        Choice(
+            "Differential privacy of clients: by the server, or by each client itself.",
+            PRIVACIES,
+            or_none=True,
+        ),
+        "",
+    ),
     "attack.name": (Choice("Attack of malicious clients.", ATTACKS, or_none=True), ""),
     "defence.name": (Choice("Defence of the server.", DEFENCES, or_none=True), ""),
 }
@@ -190,6 +200,9 @@ def _form(values, defaults=NOTHING):
     if form.choose("compression.name"):
         walk_chosen("compression.name", COMPRESSORS, "compression")
         form.walk(feedback_of, Place("compression", "compression.name"))
+    if form.choose("privacy.name"):
+        walk_chosen("privacy.name", PRIVACIES, "privacy")
+        form.walk(accounting, Place("privacy", "privacy.name"))
     if form.choose("attack.name"):
         form.walk(with_attack_order, Place("attack", "attack.name"))
         form.walk(attackers, Place("attack", "attack.name"))

@@ -21,6 +21,7 @@ SECTIONS = {  # title: the first letters of the choices whose fields it lists
     "Fine-tuning": ("tuning.",),
     "New clients": ("new_clients.",),
     "Compression": ("compression.",),
+    "Privacy": ("privacy.",),
     "Attacks": ("attack.",),
     "Defences": ("defence.",),
 }

@@ -221,6 +221,17 @@ RESULTS = {
     "labels?": (None, at_points({str: {"auc": SCORE, "clients": count}})),
     "rejected?": (None, {"honest": SCORE, "malicious": SCORE, "per_client": [SCORE]}),
     "defence?": (None, str),
+    "privacy?": (
+        None,
+        {
+            "name": str,
+            "epsilon": (None, float),
+            "delta": float,
+            "accountant": str,
+            "noise_multiplier": float,
+            "clip": float,
+        },
+    ),
     "allocation?": (None, [[float]]),
     "embeddings_moved?": (None, float),
     "architectures?": (

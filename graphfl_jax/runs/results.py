@@ -23,6 +23,7 @@ from graphfl_jax.intervals import half_width
 from graphfl_jax.metrics import OwnUnits, metric_summary, summary
 from graphfl_jax.program import Log, Participation
 from graphfl_jax.rounds import Group, scored_ids
+from graphfl_jax.wire.accounting import privacy_of
 from graphfl_jax.wire.attacks import Attackers
 
 DESCRIPTION = "federation.json"  # the file of `description_of`
@@ -74,6 +75,7 @@ def results_of(
         attack = attack_summary(config, experiment, final and final.scores)
     sizes = [group.cohort_size for group in experiment.groups]
     training = len(federation.clients) - federation.new_clients
+    most = int(max(course.participation.trained, default=0))
     in_mean = min(config.cohort_size, training) if config.cohort == POISSON else sum(sizes)
     down, up = np.average(course.traffic, axis=0, weights=sizes)
     steps = course.rounds * sum(sizes) * steps_of_client(config, federation.data)
@@ -97,6 +99,7 @@ def results_of(
         "new_clients": None if final is None else course.new_clients,
         "attack": attack,
         "defence": config.defence.name or None,
+        "privacy": config.privacy.name and privacy_of(config, training, most) or None,
         "timing": {
             **{f"{what}_s": spent for what, spent in course.seconds.items()},
             "client_steps_per_s": steps / course.seconds["train"],

@@ -557,6 +557,22 @@ def compression_without_loss_changes_nothing(subject: Subject) -> None:
         assert not np.any(ours.lost)
 
 
+def privacy_keeps_the_shape_of_the_state(subject: Subject, privacy: str = "central") -> None:
+    """Raises `LeftOut` if the method refuses it."""
+    fields = {"privacy__name": privacy, "cohort": "poisson", "compression__name": "sign"}
+    try:
+        experiment = build_experiment(subject.config(**fields), federation())
+    except ValueError as error:
+        if not str(error).startswith((f"privacy.name={privacy!r} ", "algorithm.name=")):
+            raise
+        raise LeftOut(str(error)) from error
+    program = program_of(experiment, subject.config(**fields))
+    inputs = (fixed_key(), floats(experiment.hparams), experiment.federation.data)
+    before = jax.eval_shape(program.start, *inputs)
+    after, _ = jax.eval_shape(program.advance, before, *inputs, jnp.int32(1))
+    assert before == after
+
+
 def a_defence_keeps_the_shape_of_the_state(subject: Subject, defence: str = "clip") -> None:
     """Raises `LeftOut` if the method refuses the defence."""
     fields = {"defence__name": defence, "attack__name": "sign_flip"}

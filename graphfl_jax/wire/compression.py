@@ -186,7 +186,9 @@ def with_compression(
         sizes += [0] * (len(clients) - len(sizes))  # of architectures that none trains with
         clients = tuple(map(_keeping, clients, sizes))
     send = functools.partial(_send, compressor, feedback)
-    clients = tuple(dataclasses.replace(client, send=send) for client in clients)
+    clients = tuple(
+        dataclasses.replace(client, send=_after(client.send, send)) for client in clients
+    )
 
     def upload_bits(upload):
         leaves = jax.tree.leaves(upload)
@@ -245,6 +247,18 @@ def _send(compressor, feedback, memory, untrained, upload, key):
     if feedback:
         memory = memory._replace(lost=whole - read)
     return memory, back(jnp.where(read == update, trained, start + read))
+
+
+def _after(first, second):
+    """`Client.send` of two parts, of which the first may be None."""
+    if first is None:
+        return second
+
+    def send(memory, untrained, upload, key):
+        memory, upload = first(memory, untrained, upload, key)
+        return second(memory, untrained, upload, key)
+
+    return send
 
 
 def _keeping(client: Client, size: int) -> Client:

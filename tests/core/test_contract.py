@@ -33,6 +33,7 @@ from graphfl_jax.testing.subject import (
 )
 from graphfl_jax.wire.attacks import ATTACKS, DATA_ATTACKS, poison_with
 from graphfl_jax.wire.defences import CENTRES, DEFENCES, with_defence
+from graphfl_jax.wire.privacy import PRIVACIES
 from tests.commands import scripted
 
 METHODS = [name.replace("_", "-") for name in ALGORITHMS]
@@ -369,6 +370,28 @@ def test_compression_without_loss_changes_nothing(method):
         checks.compression_without_loss_changes_nothing(subject_of(method))
     except LeftOut:
         assert method == "local"
+
+
+AVERAGING = (
+    "fedavg",
+    "fedprox",
+    "ditto",
+    "fedrep",
+    "fedper",
+    "fedavgm",
+    "scaffold",
+    "perfedavg",
+)
+
+
+@pytest.mark.parametrize("privacy", PRIVACIES)
+@pytest.mark.parametrize("method", rows(METHODS, ["fedavg", "panacea"], METHODS))
+def test_privacy_keeps_the_shape_of_the_state_or_is_refused(method, privacy):
+    try:
+        checks.privacy_keeps_the_shape_of_the_state(subject_of(method), privacy)
+    except LeftOut:
+        assert privacy == "central" or method not in (*AVERAGING, "panacea", "sfl", "pfedhn")
+        assert method not in AVERAGING
 
 
 @pytest.mark.parametrize("method", ["fedavg", "pfedhn", "scaffold"])
