@@ -149,34 +149,12 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     fit.check_stopping(config, federation)
     fit.check_new_clients(config, algorithm)
     fit.check_drawing(config, algorithm)
-    fit.check_release(config)
     fit.check_schedules(config)
-    if config.attack.name and config.attack.clients and config.hparams.attack_ratio:
-        raise ValueError(
-            f"attack.clients={','.join(map(str, config.attack.clients))} and "
-            f"hparams.attack_ratio={config.hparams.attack_ratio} both choose attackers; leave "
-            f"one out"
-        )
-    if config.defence.name:
-        defences.check_defence(
-            algorithm,
-            config.defence.name,
-            federation.data,
-            method=config.algorithm.name,
-            attackers=config.defence.get("attackers", 0),
-            cohort_size=min(group.cohort_size for group in experiment.groups),
-        )
     steps = {"local_steps": config.local_steps}
     if config.tuning.part and not config.tuning.epochs:
         steps["tuning.steps"] = config.tuning.steps
     exchange = algorithm.first_exchange(federation.data, len(experiment.groups))
-    if config.privacy.name:
-        names = {"method": config.algorithm.name, "name": config.privacy.name}
-        check_privacy(algorithm, exchange, federation.data, **names)
-        accounting.check_accountant(config)
-    if config.compression.name:
-        names = {"method": config.algorithm.name, "name": config.compression.name}
-        check_compression(algorithm, exchange, **names)
+    _check_wire(config, algorithm, experiment, exchange)
     on_host = fit.is_on_host(config, algorithm, experiment, exchange)
     experiment = experiment._replace(on_host=on_host)
     held = 2 * ROUNDS_PER_EXECUTION * experiment.groups[0].cohort_size
@@ -193,6 +171,34 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     )
     fit.warn_of_idle_parts(config, exchange)
     return experiment
+
+
+def _check_wire(config, algorithm, experiment, exchange):
+    """Checks what happens to uploads on their way: attack, defence, privacy and compression."""
+    data = experiment.federation.data
+    fit.check_release(config)
+    if config.attack.name and config.attack.clients and config.hparams.attack_ratio:
+        raise ValueError(
+            f"attack.clients={','.join(map(str, config.attack.clients))} and "
+            f"hparams.attack_ratio={config.hparams.attack_ratio} both choose attackers; leave "
+            f"one out"
+        )
+    if config.defence.name:
+        defences.check_defence(
+            algorithm,
+            config.defence.name,
+            data,
+            method=config.algorithm.name,
+            attackers=config.defence.get("attackers", 0),
+            cohort_size=min(group.cohort_size for group in experiment.groups),
+        )
+    if config.privacy.name:
+        names = {"method": config.algorithm.name, "name": config.privacy.name}
+        check_privacy(algorithm, exchange, data, **names)
+        accounting.check_accountant(config)
+    if config.compression.name:
+        names = {"method": config.algorithm.name, "name": config.compression.name}
+        check_compression(algorithm, exchange, **names)
 
 
 def _check_made(named, value, kind, example):

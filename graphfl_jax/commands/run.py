@@ -240,6 +240,7 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
     for text_of in (
         result_tables.stopped_text,
         result_tables.weighted_text,
+        result_tables.privacy_text,
         result_tables.sample_text,
         result_tables.trained_text,
     ):

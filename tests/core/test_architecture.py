@@ -54,7 +54,7 @@ PARTS = {
 STARTERS = {"run", "sweep"}
 # Packages whose imported name is another one.
 IMPORTED = {"absl-py": "absl", "orbax-checkpoint": "orbax", "pillow": "PIL"}
-IMPORTED |= {"pyyaml": "yaml"}
+IMPORTED |= {"pyyaml": "yaml", "dp-accounting": "dp_accounting"}
 
 
 def imported(path, package):

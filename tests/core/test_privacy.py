@@ -74,7 +74,7 @@ def test_noise_of_a_deployment_is_that_of_its_cohort():
 
 
 def test_absent_clients_add_nothing_and_their_number_stays_hidden():
-    """The sum is divided by the mean number of a cohort, whoever is present."""
+    """The sum is divided by the mean number of a cohort, not by that of those present."""
     some = COHORT._replace(present=jnp.array([True, False, True, False]))
     algorithm = private(central(privacy_clip=2.0, privacy_noise=0.0), numbers=(3.0,))
     _, known, read = releases(algorithm, cohort=some)

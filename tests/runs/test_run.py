@@ -133,7 +133,7 @@ def test_results_have_their_fields_and_no_others(good):
         *("not_finite", "rounds_trained", "trained_only", "sample"),
         *("higher_is_better", "scores", "errors", "new_clients", "attack", "defence", "timing"),
         *("labels", "metrics", "allocation", "rejected", "architectures", "communication"),
-        *("scaling", "stopped", "means_by_examples", "embeddings_moved"),
+        *("scaling", "stopped", "means_by_examples", "embeddings_moved", "privacy"),
         *("device", "versions", "git_commit", "identity", "accepted_changes"),
     }
     assert set(results["dataset"]) == {"name", "source", "extent", "sha256"}

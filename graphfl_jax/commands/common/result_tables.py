@@ -66,6 +66,17 @@ def weighted_text(results: dict) -> str:
     return f"means weighted by test examples: {', '.join(parts)}"
 
 
+def privacy_text(results: dict) -> str:
+    """Epsilon and delta of a private run; empty of any other."""
+    privacy = results.get("privacy")
+    if privacy is None:
+        return ""
+    epsilon = privacy["epsilon"]
+    cost = "no noise, so no privacy" if epsilon is None else f"epsilon {epsilon:.3g}"
+    counted = f"at delta {privacy['delta']:g}, accountant {privacy['accountant']}"
+    return f"{privacy['name']} differential privacy of clients: {cost} {counted}"
+
+
 def sample_text(results: dict) -> str:
     """How many clients were scored, with the interval of the mean at P; empty for all."""
     sample = results.get("sample")
