@@ -179,13 +179,13 @@ def test_results_state_epsilon(tmp_path):
     fields = {"privacy__name": "central", "cohort": "poisson", "cohort_size": 3}
     config = small_config("fedavg", rounds=4, **fields)
     few, more, none = (
-        run(change(config, changes), federation(), keep_in=False).results["privacy"]
+        run(change(config, changes), federation(), keep_in=tmp_path).results["privacy"]
         for changes in ({}, {"rounds": 8}, {"hparams.privacy_noise": 0.0})
     )
     assert 0 < few["epsilon"] < more["epsilon"] and none["epsilon"] is None
     assert (few["name"], few["delta"], few["accountant"]) == ("central", 1e-5, "rdp")
     alone = small_config("panacea", rounds=4, privacy__name="local", privacy__accountant="pld")
-    result = run(alone, federation(), keep_in=False).results
+    result = run(alone, federation(), keep_in=tmp_path).results
     most = max(result["rounds_trained"])
     expected = local_epsilon(1.0, most, Accounting("pld", 1e-5))
     assert result["privacy"]["epsilon"] == expected
