@@ -26,6 +26,8 @@ flha_layers compares the layers of the hypernetwork's graph network.
 them, with 16; flha_3 has chest radiographs with 4 clients. --datasets and --clients name
 others.
 
+compression and privacy have uploads in fewer bits, and with noise, see graphfl_jax/wire.
+
 Writes TABLE.md and TABLE.json into the folder of --out. Runs that are cached there are not
 repeated; those of other code are made again, unless --accept_changes is set.
 """

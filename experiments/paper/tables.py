@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from experiments.paper import flha, flha_text, panacea_text, pfedgat
+from experiments.paper import flha, flha_text, panacea_text, pfedgat, wire
 from experiments.paper.columns import Row, TableText
 from experiments.paper.configurations import Cell
 from graphfl_jax.configs.published import PUBLISHED
@@ -114,3 +114,8 @@ TABLES["flha_6"] = Table(
     row=flha_text.unseen_row,
     text=flha_text.UNSEEN_TEXT,
 )
+for _name, _methods, _cells, _text in (
+    ("compression", wire.COMPRESSED, wire.COMPRESSION_CELLS, wire.COMPRESSION_TEXT),
+    ("privacy", wire.PRIVATE, wire.PRIVACY_CELLS, wire.PRIVACY_TEXT),
+):
+    TABLES[_name] = Table(_methods, {"small": _cells}, wire.table_row, _text, seeds=5)

@@ -35,6 +35,7 @@ Departures: whatever weights a method uses, all clients have the same weight. Th
 examples of a client does not become public.
 """
 
+import dataclasses
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -121,16 +122,8 @@ def with_privacy(
     """
     if isinstance(privacy, Local):
         return _with_local(algorithm, privacy)
-    server = algorithm.server
     if privacy.quantile is not None:
-        init = server.init
-        wrapped = server.within(
-            lambda state: state.server, lambda state, inner: state._replace(server=inner)
-        )
-        algorithm = algorithm.replacing(
-            **{name: getattr(wrapped, name) for name in WITHIN},
-            init=lambda key, graph: Private(init(key, graph), jnp.float32(privacy.clip)),
-        )
+        algorithm = _with_clip(algorithm, privacy.clip)
 
     def release(state, cohorts, untrained, uploads, key):
         clip = privacy.clip if privacy.quantile is None else state.clip
@@ -164,17 +157,17 @@ def with_privacy(
     return algorithm.replacing(release=release)
 
 
-WITHIN = (
-    "download",
-    "aggregate",
-    "begin_round",
-    "admit",
-    "adapt_new_clients",
-    "allocation",
-    "substitute",
-    "moved",
-    "sample",
-)
+def _with_clip(algorithm, clip):
+    """The method, whose state is `Private`."""
+    server = algorithm.server
+    inside = server.within(
+        lambda state: state.server, lambda state, inner: state._replace(server=inner)
+    )
+
+    def init(key, graph):
+        return Private(server.init(key, graph), jnp.float32(clip))
+
+    return dataclasses.replace(algorithm, server=dataclasses.replace(inside, init=init))
 
 
 def _present(cohort):

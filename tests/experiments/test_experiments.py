@@ -250,6 +250,19 @@ def test_layers_are_compared_with_and_without_weights_of_relations():
             assert variant_of(paper_config(cell, method)) == method + weighted
 
 
+def test_every_cell_of_the_tables_of_uploads_is_a_configuration():
+    """Its part of the wire is that of its name, and only some methods have local privacy."""
+    for cell in TABLES["compression"].cells["small"]:
+        for method in TABLES["compression"].methods:
+            config = paper_config(cell, method)
+            assert (config.compression.name == "") == (cell.setting == "whole")
+    for cell in TABLES["privacy"].cells["small"]:
+        for method in TABLES["privacy"].methods:
+            privacy = paper_config(cell, method).privacy.name
+            private = cell.setting != "no privacy" and method != "local"
+            assert privacy == private * ("local" if method == "panacea" else "central")
+
+
 def test_small_tables_have_drawn_cars_and_few_sensors():
     fields = {"compcars": "rounds", "metr_la": "data.sensors", "pems_bay": "data.sensors"}
     for table in ("panacea_2", "panacea_3", "panacea_4"):
