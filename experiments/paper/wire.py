@@ -150,6 +150,6 @@ COMPRESSION_TEXT = text_of(
 PRIVACY_TEXT = text_of(
     "privacy",
     "Noise and *epsilon* of `central` are of a deployment with 1,000 of 100,000 clients in a "
-    "round, at delta 1e-5; those of `local` are of the clients that are here. The rates are those without privacy. `local` as a method sends "
-    "nothing.",
+    "round, at delta 1e-5; those of `local` are of the clients that are here. The rates are "
+    "those without privacy. `local` as a method sends nothing.",
 )
