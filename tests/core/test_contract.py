@@ -44,9 +44,15 @@ ROWS = {name: (name, {}) for name in METHODS} | {
     "in epochs": ("fedavg", {"local_epochs": 2}),
     "head fine-tuned": ("fedavg", {"tuning.part": "head", "tuning.epochs": 2}),
     "generated residuals": ("panacea-mlp", {"algorithm.output": "residual"}),
-    "generated head": ("pfedhn", {"algorithm.output": "head"}),
+    "generated head": (
+        "pfedhn",
+        {"algorithm.output": "head", "hparams.server_lr": 0.01},
+    ),
     "generated at low rank": ("panacea-mlp", {"algorithm.output": "lora"}),
     "generated from classes": ("fedrod", {"algorithm.fedrod_head": "hyper"}),
+    # Their servers take a step for each client, with momentum.
+    "pfedhn": ("pfedhn", {"hparams.server_lr": 0.01}),
+    "pfedhn-het": ("pfedhn-het", {"hparams.server_lr": 0.01}),
     # Plain SGD, as FedAvg has: with momentum, FedAvg does not learn this in 40 steps either.
     "flha-ghn": ("flha-ghn", {"client_optimizer": "sgd"}),
     "shared by types": ("flha-ghn-table", {"client_optimizer": "sgd"}),

@@ -172,6 +172,7 @@ def test_one_client_that_is_not_finite_does_not_end_a_run(tmp_path, defence):
     assert again.results["not_finite"] == found
 
 
+@pytest.mark.slow
 def test_a_score_at_p_that_is_not_finite_is_of_the_round_of_its_client():
     """Fine-tuning overflows as local training does, in the first round already."""
     sizes = {"rounds": 2, "eval_every": 2, "cohort_size": 7}

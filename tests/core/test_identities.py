@@ -441,6 +441,7 @@ def test_fedah_trains_the_head_in_half_of_the_steps_and_refuses_more_than_all():
         fedah(MODEL, **sizes, fedah_head_steps=8)
 
 
+@pytest.mark.slow
 def test_perfedavg_with_alpha_0_is_fedavg():
     """The adapted model P is then the model itself."""
     state, theirs = play("perfedavg", same_batches(), alpha=0.0), fedavg_on_same_batches()
@@ -939,6 +940,7 @@ def test_pfedhn_keeps_the_embeddings_of_clients_that_were_not_sampled():
         assert (np.abs(new - old)[cohort.ids].max(1) > 1e-6).all()
 
 
+@pytest.mark.slow
 def test_the_steps_of_pfedhn_for_one_client_are_those_of_a_cohort_of_one(monkeypatch):
     """The steps on a whole cohort were those of earlier releases; the bits are the same."""
     optimizer = optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1, 0.9))

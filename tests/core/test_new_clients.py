@@ -163,6 +163,7 @@ def test_wrong_names_of_new_clients_are_refused(clients, fraction, message):
         hold_out(two_clusters(), clients=clients, fraction=fraction, seed=0)
 
 
+@pytest.mark.slow
 def test_a_configuration_names_new_clients():
     config = small_config("fedavg", new_clients__clients=(2,), new_clients__rounds=1, rounds=2)
     result = graphfl_jax.run(config, two_clusters())

@@ -210,6 +210,7 @@ def test_the_file_of_the_page_runs(folder):
     assert "certainty" in ended.stdout and "balanced_accuracy" in ended.stdout
 
 
+@pytest.mark.slow
 def test_compressor_attack_and_defence_of_the_page_change_a_run(folder):
     """Each changes the scores, and the compressor the bytes."""
     words = ["my.py:fedavg", "--config.rounds=2", "--config.local_steps=2"]

@@ -118,6 +118,7 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(tmp_path, me
         assert_equal(*(fleet.params(client) for fleet in fleets))
 
 
+@pytest.mark.slow
 def test_clients_on_the_host_have_the_bits_of_those_on_the_device():
     results = [
         run(change(CONFIG, {"data.storage": storage}), federation(), keep_in=False)

@@ -174,6 +174,7 @@ def test_without_noise_there_is_no_epsilon_and_without_rounds_nothing_is_lost():
 # --------------------------------------------------------------------------------------- runs
 
 
+@pytest.mark.slow
 def test_results_state_epsilon(tmp_path):
     """Twice the rounds cost more, and a run without noise has none."""
     fields = {"privacy__name": "central", "cohort": "poisson", "cohort_size": 3}
@@ -191,6 +192,7 @@ def test_results_state_epsilon(tmp_path):
     assert result["privacy"]["epsilon"] == expected
 
 
+@pytest.mark.slow
 def test_without_noise_and_clipping_a_run_is_the_mean_of_equal_clients():
     """All clients of a round, with the same weight; up to rounding, FedAvg of equal sizes."""
     from tests.core.test_flha_ghn import equal_counts

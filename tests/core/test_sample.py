@@ -92,6 +92,7 @@ def sampled(tmp_path_factory):
     return path, result
 
 
+@pytest.mark.slow
 def test_results_state_the_sample_and_its_interval(sampled):
     _, result = sampled
     sample, final = result.results["sample"], result.results["scores"]["final"]

@@ -121,6 +121,7 @@ def three_settings(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_table_of_a_paper_has_the_best_in_bold_and_marks_of_tests(tmp_path):
     """A setting alone on its data is not the best."""
     content = three_settings(tmp_path)

@@ -95,6 +95,7 @@ def test_predictions_are_in_the_units_of_the_data(made):
     np.testing.assert_array_equal(fleet.predict("Oslo", raw)["y"], expected)
 
 
+@pytest.mark.slow
 def test_the_description_needs_no_data(made):
     out, federation, _ = made
     found = json.loads((out / "federation.json").read_text())
@@ -447,6 +448,7 @@ def test_commands_export_and_predict(made, tmp_path):
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_clients_that_never_trained_are_named(tmp_path):
     """One of five trains in each of two rounds. Ditto keeps a model for each client."""
     out = tmp_path / "run"

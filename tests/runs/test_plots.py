@@ -166,6 +166,7 @@ def result():
     return graphfl_jax.run(config, two_clusters())
 
 
+@pytest.mark.slow
 def test_a_frame_has_the_score_of_each_client_at_each_evaluation(result):
     pytest.importorskip("pandas", reason="frame() needs pandas")
     found = result.frame()

@@ -33,6 +33,7 @@ def runs(tmp_path_factory):
     return results
 
 
+@pytest.mark.slow
 def test_a_run_reads_as_what_it_returned(runs):
     for folder, result in runs.items():
         found = graphfl_jax.read(str(folder))

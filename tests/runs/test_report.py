@@ -120,6 +120,7 @@ def test_new_clients_have_their_last_scores(folders):
     assert [row["x"] for row in run["new_clients"]["rows"]] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_settings_that_differ_are_listed(folders):
     settings = {one["name"]: one for one in read(folders["fedavg-1"])["settings"]}
     assert settings["rounds"] == {"name": "rounds", "value": 4, "default": 800}

@@ -171,6 +171,7 @@ def test_a_page_fits_asks_for_nothing_and_has_no_errors(name, browser, pages):
         assert browser.get_log("browser") == []
 
 
+@pytest.mark.slow
 def test_parts_that_apply_are_shown_and_no_others(browser, pages):
     always = ["map", "curve", "clients", "cost"]
     scored = ["histogram", "labels"]

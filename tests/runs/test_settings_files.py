@@ -78,6 +78,7 @@ def test_a_mark_of_the_byte_order_is_no_part_of_a_file(tmp_path):
         configuration_in_file("folders", str(tmp_path / "b.toml"))
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_its_file_and_is_refused_with_another(tmp_path):
     file = tmp_path / "mine.toml"
     small = 'config = "fl60:local"\nrounds = 2\neval_every = 2\nlocal_steps = 2\n'

@@ -92,6 +92,7 @@ def test_a_cut_run_ends_like_an_uncut_one(on_device, tmp_path, cut_at):
     assert outcome(tmp_path) == on_device
 
 
+@pytest.mark.slow
 def test_a_truncated_checkpoint_is_not_read(on_device, tmp_path):
     play(tmp_path, cut_at=6)
     newest = max((tmp_path / "checkpoints").glob("*.json")).with_suffix("")
