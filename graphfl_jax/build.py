@@ -29,6 +29,7 @@ from graphfl_jax.models.objectives import with_precision
 from graphfl_jax.program import ROUNDS_PER_EXECUTION
 from graphfl_jax.rounds import Group, Poison, group_clients, groups_together, with_sample
 from graphfl_jax.wire import accounting, attacks, defences, poisson
+from graphfl_jax.wire.availability import AVAILABILITIES, both
 from graphfl_jax.wire.compression import (
     COMPRESSORS,
     check_compression,
@@ -148,7 +149,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     fit.check_splits(config, federation)
     fit.check_stopping(config, federation)
     fit.check_new_clients(config, algorithm)
-    fit.check_drawing(config, algorithm)
+    fit.check_attendance(config, algorithm)
     fit.check_schedules(config)
     steps = {"local_steps": config.local_steps}
     if config.tuning.part and not config.tuning.epochs:
@@ -332,10 +333,12 @@ class _Parts(NamedTuple):
             sizes = tuple(float(group.cohort_size) for group in self.groups)
             numbers = (float(self.cohort_size),) if config.cohort == POISSON else sizes
             algorithm = with_privacy(algorithm, made, numbers)
+        present = None
+        if config.availability.name:
+            present = source.make(AVAILABILITIES[config.availability.name], "availability")
         if config.cohort == POISSON:
-            present = poisson.poisson_cohorts(self.cohort_size)
-            algorithm = algorithm.replacing(present=present)
-        return algorithm
+            present = both(present, poisson.poisson_cohorts(self.cohort_size))
+        return algorithm.replacing(present=present)
 
     def poison(self, hparams: dict[str, Any]) -> Poison:
         """What malicious clients do."""

@@ -402,8 +402,9 @@ class Algorithm:
     # (state, cohorts, untrained, uploads, key) -> the same without `untrained` and `key`, from
     # which the server learns. It is the last thing that happens to uploads. None: nothing
     release: Callable[[Any, tuple, tuple, tuple, Array], tuple[Any, tuple, tuple]] | None = None
-    # (key, n clients of an architecture, M of a cohort) -> [M] bool, `Cohort.present`
-    present: Callable[[Array, int, int], Array] | None = None
+    # (key, places [M] of a cohort among the n clients of an architecture, n) -> [M] bool, who
+    # of them takes part. None: all do
+    present: Callable[[Array, Array, int], Array] | None = None
     # upload, shapes and types -> the bits that are sent of it; None: those of its numbers
     upload_bits: Callable[[Any], float] | None = None
 

@@ -335,11 +335,6 @@ def check_poisson(config: ConfigDict, trained: tuple[str, ...]) -> None:
             f"cohort={config.cohort} does not fit new_clients.join={TOGETHER}, whose cohorts "
             f"have a fixed share of all clients; {remedy}"
         )
-    if config.defence.name:
-        raise ValueError(
-            f"defence.name={config.defence.name!r} compares the updates of a cohort, and with "
-            f"cohort={config.cohort} some places of a cohort are empty; {remedy}"
-        )
 
 
 def check_release(config: ConfigDict) -> None:
@@ -355,18 +350,33 @@ def check_release(config: ConfigDict) -> None:
         )
 
 
-def check_drawing(config: ConfigDict, algorithm: Algorithm) -> None:
-    """Checks that a method leaves the drawing of Poisson cohorts to the server.
+def check_attendance(config: ConfigDict, algorithm: Algorithm) -> None:
+    """Checks that rounds of which some clients are absent fit a method and its defence.
 
     Raises:
-      ValueError: it draws them itself, or needs all clients; one line.
+      ValueError: the method needs all clients, or draws Poisson cohorts itself, or a defence
+        compares clients; one line.
     """
     if algorithm.present is None:
         return
-    if algorithm.server.sample is not None or algorithm.needs.everyone:
-        what = "needs all clients" if algorithm.needs.everyone else "draws its cohorts itself"
+    name, why = config.availability.name, f"cohort={config.cohort}"
+    remedy = "set --config.cohort=fixed"
+    if name:
+        why, remedy = f"availability.name={name}", "leave availability.name empty"
+    if algorithm.needs.everyone:
         raise ValueError(
-            f"algorithm.name={config.algorithm.name!r} {what}; set --config.cohort=fixed"
+            f"algorithm.name={config.algorithm.name!r} needs all clients, and with {why} some "
+            f"are absent; {remedy}"
+        )
+    if algorithm.server.sample is not None and config.cohort != "fixed":
+        raise ValueError(
+            f"algorithm.name={config.algorithm.name!r} draws its cohorts itself; set "
+            f"--config.cohort=fixed"
+        )
+    if config.defence.name:
+        raise ValueError(
+            f"defence.name={config.defence.name!r} compares the updates of a cohort, of which "
+            f"some are absent with {why}; {remedy}"
         )
 
 

@@ -288,7 +288,7 @@ def sample_cohorts(
             drawn.append(Cohort(ids, of_group[ids].astype(jnp.float32)))
         if algorithm.present is not None:
             key_present = jax.random.fold_in(key, PRESENT)
-            present = algorithm.present(key_present, len(of_group), group.cohort_size)
+            present = algorithm.present(key_present, drawn[-1].ids, len(of_group))
             drawn[-1] = with_absent(drawn[-1], present)
     cohorts = tuple(
         cohort._replace(ids=ids_at(group, cohort.ids))

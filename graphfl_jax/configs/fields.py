@@ -27,6 +27,7 @@ from graphfl_jax.models.objectives import PRECISIONS
 from graphfl_jax.settings import Choice, Integer, Items, Real, Text, perhaps
 from graphfl_jax.wire.accounting import accounting
 from graphfl_jax.wire.attacks import ATTACKS, attackers, with_attack_order
+from graphfl_jax.wire.availability import AVAILABILITIES
 from graphfl_jax.wire.compression import COMPRESSORS, feedback_of
 from graphfl_jax.wire.defences import DEFENCES
 from graphfl_jax.wire.privacy import PRIVACIES
@@ -130,6 +131,10 @@ _BASE = {
     "tuning.part": (Choice("Part of the predictor that is fine-tuned.", ("", *PARTS)), ""),
     "new_clients.fraction": (FRACTION, 0.0),
     "new_clients.clients": (CLIENTS, ()),
+    "availability.name": (
+        Choice("Which clients of a round do not answer.", AVAILABILITIES, or_none=True),
+        "",
+    ),
     "compression.name": (
         Choice("How clients compress what they send.", COMPRESSORS, or_none=True),
         "",
@@ -197,6 +202,8 @@ def _form(values, defaults=NOTHING):
     if architectures and joins:
         setting = dataclasses.replace(architectures.setting, meaning=OF_NEW_CLIENTS)
         form.add("new_clients.architectures", setting, (), reader)
+    if form.choose("availability.name"):
+        walk_chosen("availability.name", AVAILABILITIES, "availability")
     if form.choose("compression.name"):
         walk_chosen("compression.name", COMPRESSORS, "compression")
         form.walk(feedback_of, Place("compression", "compression.name"))

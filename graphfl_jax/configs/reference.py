@@ -20,6 +20,7 @@ SECTIONS = {  # title: the first letters of the choices whose fields it lists
     "Optimisers and schedules": ("client_", "server_"),
     "Fine-tuning": ("tuning.",),
     "New clients": ("new_clients.",),
+    "Availability": ("availability.",),
     "Compression": ("compression.",),
     "Privacy": ("privacy.",),
     "Attacks": ("attack.",),

@@ -13,12 +13,10 @@ Mironov, Talwar, Zhang. Renyi Differential Privacy of the Sampled Gaussian Mecha
 https://arxiv.org/abs/1908.10530
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 
-from graphfl_jax.core import Array
+from graphfl_jax.wire.availability import Attendance
 
 MISSED = 1e-9  # of a round
 
@@ -35,13 +33,13 @@ def places(cohort_size: int, clients: int) -> int:
     return max(int(binom.isf(MISSED, clients, cohort_size / clients)), 1)
 
 
-def poisson_cohorts(cohort_size: int) -> Callable[[Array, int, int], Array]:
+def poisson_cohorts(cohort_size: int) -> Attendance:
     """`Algorithm.present` of Poisson cohorts with a mean of `cohort_size` clients."""
 
-    def present(key: Array, clients: int, size: int) -> Array:
+    def present(key, ids, clients):
         key_number, key_order = jax.random.split(key)
         total, share = jnp.float32(clients), jnp.float32(cohort_size / clients)
         number = jax.random.binomial(key_number, total, share).astype(jnp.int32)
-        return jax.random.permutation(key_order, size) < number
+        return jax.random.permutation(key_order, len(ids)) < number
 
     return present

@@ -42,7 +42,7 @@ def test_each_client_takes_part_with_the_same_probability_whatever_others_do():
     def drawn(key):
         key_cohort, key_present = jax.random.split(key)
         cohort = draw_cohort(key_cohort, jnp.ones(clients, jnp.int32), number)
-        ids = with_absent(cohort, present(key_present, clients, number))
+        ids = with_absent(cohort, present(key_present, cohort.ids, clients))
         takes_part = jnp.zeros(clients).at[known_to_server(ids).ids].set(1.0)
         return takes_part
 
@@ -133,8 +133,8 @@ def test_clients_on_the_host_have_the_bits_of_those_on_the_device():
     [
         (
             {"defence__name": "median"},
-            "defence.name='median' compares the updates of a cohort, and with cohort=poisson "
-            "some places of a cohort are empty; set --config.cohort=fixed",
+            "defence.name='median' compares the updates of a cohort, of which some are absent "
+            "with cohort=poisson; set --config.cohort=fixed",
         ),
         (
             {"new_clients__fraction": 0.3, "new_clients__join": "together"},
