@@ -574,8 +574,9 @@ def privacy_keeps_the_shape_of_the_state(subject: Subject, privacy: str = "centr
 
 
 def a_defence_keeps_the_shape_of_the_state(subject: Subject, defence: str = "clip") -> None:
-    """Raises `LeftOut` if the method refuses the defence."""
+    """After compression and an attack. Raises `LeftOut` if the method refuses the defence."""
     fields = {"defence__name": defence, "attack__name": "sign_flip"}
+    fields |= {"compression__name": "quantise", "compression__feedback": True}
     if defence in COUNTING:
         fields["defence__attackers"] = 0
     try:

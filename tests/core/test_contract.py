@@ -408,3 +408,11 @@ def test_a_defence_keeps_the_shape_of_the_state_or_is_refused(defence, method):
             checks.a_defence_keeps_the_shape_of_the_state(subject_of(method), defence)
         return
     checks.a_defence_keeps_the_shape_of_the_state(subject_of(method), defence)
+
+
+@pytest.mark.parametrize("method", rows(METHODS, [], METHODS))
+def test_compression_attack_and_defence_keep_the_shape_of_the_state(method):
+    try:
+        checks.a_defence_keeps_the_shape_of_the_state(subject_of(method))
+    except LeftOut:
+        assert method == "local"
