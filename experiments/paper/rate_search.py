@@ -32,6 +32,7 @@ from graphfl_jax.runs.sweep import Point, TrialGroup, groups_of
 
 SEARCHES = Path(__file__).parents[1] / "searches.json"
 ALL = "all"
+GAIN = 1e-3
 KEPT = ("point", "runs", "validation", "sd_seeds", "loss")  # of a row; test scores are not
 
 
@@ -146,7 +147,7 @@ def searched(plan: Plan, out: Path) -> dict:
             make_runs(log, plan.seeds, lambda runs: bar.advance(task, runs))
             (board,) = leaderboards(log.lines())
             rows = board["rows"]
-            best = rows[0]["point"] if rows else lowered(path[-1])
+            best = step(rows, path[-1])
             ended = best == path[-1]
             if ended or len(path) > FLAGS.moves:
                 break
@@ -163,6 +164,25 @@ def searched(plan: Plan, out: Path) -> dict:
         "diverged": board["diverged"],
         "chosen": best if rows else None,
     }
+
+
+def step(rows: list[dict], point: Point) -> Point:
+    """Where a search goes on from a point: the best one, or the same if it gains too little.
+
+    The score or the loss must be better by a share of `GAIN`. Some penalties are best without:
+    their weights would fall for ever, for less and less.
+
+    Args:
+      rows: of a leaderboard, best first.
+    """
+    if not rows:
+        return lowered(point)
+    best, before = rows[0], next((row for row in rows if row["point"] == point), None)
+    if before is None:  # it diverged
+        return best["point"]
+    numbers = [(before[name], best[name]) for name in ("validation", "loss")]
+    gains = any(abs(old - new) > GAIN * abs(old) for old, new in numbers if old is not None)
+    return best["point"] if gains else point
 
 
 def neighbours(point: Point) -> list[Point]:
@@ -211,7 +231,7 @@ def text_of(rows: list[dict]) -> str:
     heads = ["method", "chosen", "validation", "loss", "points", "diverged runs", "ended"]
     text = [heads]
     for row in rows:
-        best = row["rows"][0] if row["rows"] else {}
+        best = next((each for each in row["rows"] if each["point"] == row["chosen"]), {})
         scores = [score_text(best[name]) if best else "" for name in ("validation", "loss")]
         counts = [str(len(row["rows"])), str(len(row["diverged"]))]
         ended = "yes" if row["ended"] else "no"
