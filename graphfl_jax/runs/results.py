@@ -99,7 +99,7 @@ def results_of(
         "new_clients": None if final is None else course.new_clients,
         "attack": attack,
         "defence": config.defence.name or None,
-        "privacy": config.privacy.name and privacy_of(config, training, most) or None,
+        "privacy": privacy_of(config, training, most) if config.privacy.name else None,
         "timing": {
             **{f"{what}_s": spent for what, spent in course.seconds.items()},
             "client_steps_per_s": steps / course.seconds["train"],

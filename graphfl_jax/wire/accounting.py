@@ -92,6 +92,9 @@ def check_accountant(config: ConfigDict) -> None:
 def privacy_of(config: ConfigDict, clients: int, participation: int) -> dict:
     """What a run costs of its clients' privacy, for results.
 
+    `central` counts all rounds of the configuration, also if the run stopped before: when it
+    does depends on its clients.
+
     Args:
       clients: that train.
       participation: rounds of the client that trained most often.
