@@ -8,7 +8,7 @@ of single methods, the number of seeds, and the point at which it starts: values
 hparams. A method has those that it reads and that do not define it. Their values are of the
 numbers 1, 3, 10, 30, ... and so on, up and down. A search tries the start and all points that
 differ in one value, which is the next lower or higher one. It goes on from the best point that
-it has tried, until no neighbour is better by a thousandth, so that the best value is never at
+it has tried, until no neighbour is better by 1e-4 of it, so that the best value is never at
 the edge of a grid. The order is that of `graphfl sweep`: by the validation score at P, and
 among equal scores by the validation loss. If all runs diverge, all values become lower. A line
 names each move. With --methods=all, a warning names the methods that do not fit.

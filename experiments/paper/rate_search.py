@@ -32,7 +32,7 @@ from graphfl_jax.runs.sweep import Point, TrialGroup, groups_of
 
 SEARCHES = Path(__file__).parents[1] / "searches.json"
 ALL = "all"
-GAIN = 1e-3
+GAIN = 1e-4
 KEPT = ("point", "runs", "validation", "sd_seeds", "loss")  # of a row; test scores are not
 
 

@@ -54,14 +54,14 @@ def test_a_search_tries_the_next_values_within_the_range_of_a_field():
     assert search.lowered(diverged) == {"hparams.client_lr": 3.0, "hparams.mu": 0.003}
 
 
-def test_a_move_needs_a_gain_of_a_thousandth_in_score_or_loss():
+def test_a_move_needs_a_gain_in_score_or_loss():
     def rows(validation, loss):
         start = {"point": {"mu": 1.0}, "validation": 0.5, "loss": 0.4}
         return [{"point": {"mu": 0.3}, "validation": validation, "loss": loss}, start]
 
     before, after = {"mu": 1.0}, {"mu": 0.3}
-    assert search.step(rows(0.5004, 0.3999), before) == before
-    assert search.step(rows(0.5006, 0.4), before) == after
+    assert search.step(rows(0.50004, 0.39999), before) == before
+    assert search.step(rows(0.50006, 0.4), before) == after
     assert search.step(rows(0.5, 0.39), before) == after
     assert search.step(rows(0.5, 0.4)[:1], before) == after  # all runs of the start diverged
     assert search.step([], before) == {"mu": 0.3}  # all runs did
