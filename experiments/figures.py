@@ -343,7 +343,7 @@ def plot_unseen(figure, cache):
 
 
 def plot_weights(figure, cache):
-    """Lines of `weight_histograms`. The run has a folder of its own beside the cache."""
+    """Lines of `weight_histograms`. The run is kept in a folder beside the cache."""
     cell, *_ = cells_of("flha_1", FLAGS.profile or "small")
     config = config_of(cell, figure.method)
     folder = Path(FLAGS.out) / f"{FLAGS.figure}-run"

@@ -323,7 +323,9 @@ class _Parts(NamedTuple):
         if config.compression.name:
             compressor = source.make(COMPRESSORS[config.compression.name], "compression")
             feedback = source.make(feedback_of, "compression")
-            uploads = algorithm.first_exchange(self.data, len(self.groups)).uploads
+            uploads = []
+            if feedback:
+                uploads = algorithm.first_exchange(self.data, len(self.groups)).uploads
             algorithm = with_compression(algorithm, compressor, feedback, uploads)
         name = config.defence.name
         if name:

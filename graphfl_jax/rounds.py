@@ -239,14 +239,8 @@ def play_round(
     trained, uploads, metrics, finite = zip(*results, strict=True)
     clients = tuple(map(tree.put, state.clients, places, trained))
     received = (algorithm, poison, state, drawn, uploads, rank, keys.server)
-    learned, uploads, sent = call("attack and defence", receive, *received)
-    released = cohorts
-    if algorithm.release is not None:
-        untrained = untrained_uploads(algorithm, state, drawn)
-        learned, released, uploads = call(
-            "privacy", algorithm.release, learned, cohorts, untrained, uploads, keys.server
-        )
-    known = tuple(map(known_to_server, released))
+    learned, counted, uploads, sent = call("attack and defence", receive, *received)
+    known = tuple(map(known_to_server, counted))
     learned = call("aggregation", server.aggregate, learned, known, uploads, keys.server)
     join = functools.partial(jax.tree.map, lambda *parts: jnp.concatenate(parts))
     cohort, finite = join(*cohorts), (jnp.concatenate(finite) > 0) & jnp.concatenate(sent)
@@ -376,22 +370,24 @@ def receive(
     uploads: tuple,
     rank: Array | None,
     key,
-) -> tuple[Any, tuple, tuple]:
-    """The server's state and the uploads from which it learns, after attacks and a defence.
+) -> tuple[Any, tuple, tuple, tuple]:
+    """The server's state, and the cohorts and uploads from which it learns.
 
-    Also, for each architecture, whether [M] the uploads were finite. Those of attackers that
+    They are those after an attack, a defence, and noise. Also, for each architecture, whether
+    [M] the uploads were finite. Those of attackers that
     were not count as untrained; `train_cohort` has replaced those of all others.
 
     Args:
       state: of this round, with the memories from before it.
       uploads: of each architecture, every leaf [M, ...].
       rank: `FederatedData.attack_rank`.
-      key: of the attackers' draws.
+      key: of the draws of attackers and of noise.
     """
-    cohorts = drawn.cohorts
+    cohorts, server = drawn.cohorts, state.server
     finite = tuple(jnp.ones(len(cohort.ids), bool) for cohort in cohorts)
-    if poison.uploads is None and algorithm.defend is None and algorithm.present is None:
-        return state.server, uploads, finite
+    parts = (poison.uploads, algorithm.present, algorithm.defend, algorithm.release)
+    if all(part is None for part in parts):
+        return server, cohorts, uploads, finite
     untrained = untrained_uploads(algorithm, state, drawn)
     if poison.uploads is not None:
         uploads = poison.uploads(cohorts, untrained, uploads, rank, state.round, key)
@@ -405,9 +401,12 @@ def receive(
             fill_absent(algorithm, *of_group)
             for of_group in zip(cohorts, untrained, uploads, strict=True)
         )
-    if algorithm.defend is None:
-        return state.server, uploads, finite
-    return *algorithm.defend(state.server, cohorts, untrained, uploads), finite
+    if algorithm.defend is not None:
+        server, uploads = algorithm.defend(server, cohorts, untrained, uploads)
+    if algorithm.release is not None:
+        released = algorithm.release(server, cohorts, untrained, uploads, key)
+        server, cohorts, uploads = released
+    return server, cohorts, uploads, finite
 
 
 def known_to_server(cohort: Cohort) -> Cohort:

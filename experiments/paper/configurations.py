@@ -51,7 +51,7 @@ def paper_config(
     """The configuration of a method in a cell of a table.
 
     Args:
-      source: "simulated" if the real data are not available; a cell may have its own.
+      source: "simulated" if the real data are not available; a cell may set another source.
       root: folder of the data files; None is the default folder.
       rounds: rounds, if not the cell's, for a quick look; a learning rate that falls until the
         last round of the cell does so here.

@@ -192,7 +192,7 @@ def unseen_cell(name: str, profile: str = "small") -> Cell:
 
     They have the other architectures of the same kind, each one of them; with `SMALL_CNN`, all
     of `RESIDUAL`. A random model is trained as a generated one is, with the same optimiser and
-    no schedule, but with a learning rate of its own. It does not depend on the others, so these
+    no schedule, but with another learning rate. It does not depend on the others, so these
     train for one round.
     """
     kinds = (RESIDUAL, (*RESIDUAL, SMALL_CNN), PLAIN)

@@ -114,8 +114,19 @@ TABLES["flha_6"] = Table(
     row=flha_text.unseen_row,
     text=flha_text.UNSEEN_TEXT,
 )
-for _name, _methods, _cells, _text in (
-    ("compression", wire.COMPRESSED, wire.COMPRESSION_CELLS, wire.COMPRESSION_TEXT),
-    ("privacy", wire.PRIVATE, wire.PRIVACY_CELLS, wire.PRIVACY_TEXT),
-):
-    TABLES[_name] = Table(_methods, {"small": _cells}, wire.table_row, _text, seeds=5)
+TABLES |= {
+    "compression": Table(
+        methods=wire.COMPRESSED,
+        cells={"small": wire.COMPRESSION_CELLS},
+        row=wire.table_row,
+        text=wire.COMPRESSION_TEXT,
+        seeds=5,
+    ),
+    "privacy": Table(
+        methods=wire.PRIVATE,
+        cells={"small": wire.PRIVACY_CELLS},
+        row=wire.table_row,
+        text=wire.PRIVACY_TEXT,
+        seeds=5,
+    ),
+}

@@ -50,7 +50,6 @@ DEPLOYED = {
     "privacy.name": "central",
     "hparams.privacy_cohort": 1000.0,
     "hparams.privacy_population": 100_000.0,
-    "hparams.privacy_clip": 0.3,
 }
 FASHION = {
     "data.clients": 100,

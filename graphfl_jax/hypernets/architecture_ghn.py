@@ -4,7 +4,7 @@
     h_v <- relu(A h_v + b + B sum_{edges u -> v} h_u)
     [theta, r] = C leaky_relu(D h_v + d) + c      with C, c, D, d of the type of v
 
-Each of the steps has an A, B and b of its own. ``ghn_layer=mean`` has the mean over u in place
+Each of the steps has another A, B and b. ``ghn_layer=mean`` has the mean over u in place
 of the sum, and ``ghn_layer=gated`` a gated recurrent unit, the same one in all steps,
 
     h_v <- GRU(h_v, sum_{edges u -> v} B h_u)

@@ -23,7 +23,7 @@ class ModelGenerator(NamedTuple):
     init: Callable  # (key) -> weights
     generate: Callable  # (weights, k) -> parameters of architecture k; of all K without k
     # (model of another architecture) -> ((weights, key) -> its parameters). Layers of a type
-    # that the K architectures lack start as the model's own. It raises a ValueError as the
+    # that the K architectures lack start as the model draws them. It raises a ValueError as the
     # factory does.
     for_architecture: Callable
 

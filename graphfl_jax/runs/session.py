@@ -6,7 +6,6 @@ over a mesh of runs. Both are compiled, played and evaluated here.
 
 import contextlib
 import dataclasses
-import json
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -204,17 +203,20 @@ def traffic_of(
     """Bytes of one client's message and of its upload in a round, for each architecture.
 
     Args:
-      kept: of the program, whose runs have the same shapes; the traffic is kept with it.
+      kept: of the program, whose runs have the same shapes. The traffic is kept with it, unless
+        it depends on floats.
       hparams: in place of those of `experiment`, on which the bits of an upload may depend.
     """
-    hparams = {**experiment.hparams, **hparams}
-    algorithm = experiment.build(hparams, 0)
-    of_floats = "" if algorithm.upload_bits is None else json.dumps(hparams)
+
+    def algorithm():
+        return experiment.build({**experiment.hparams, **hparams}, 0)
 
     def count():
-        return message_bytes(algorithm, experiment.federation.data, len(experiment.groups))
+        return message_bytes(algorithm(), experiment.federation.data, len(experiment.groups))
 
-    return kept.remember(f"traffic {of_floats}", count)
+    if kept.remember("compressed", lambda: algorithm().upload_bits is not None):
+        return count()
+    return kept.remember("traffic", count)
 
 
 def inputs_of(

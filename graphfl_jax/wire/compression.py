@@ -178,7 +178,7 @@ def with_compression(
       algorithm: the method.
       compressor: how.
       feedback: from `feedback_of`.
-      uploads: what a client of each architecture sends, shapes and types.
+      uploads: with feedback, what a client of each architecture sends, shapes and types.
     """
     clients = algorithm.clients
     if feedback:

@@ -15,7 +15,7 @@ deployment with D clients in a round, for which the accountant then needs
 `central` protects a client from those who see the models that the server sends. The server is
 trusted. It fits methods whose server averages (`Algorithm.averages`): FedAvg, and methods with
 a personal part beside it, such as Ditto and FedRep. What a client keeps for itself is not sent,
-so it costs no privacy, and is not private from those who get the client's own predictions.
+so it costs no privacy, and is not private from those who get this client's predictions.
 `local` protects a client from the server too, and fits every method. Each upload is private by
 itself; a client that is in more rounds reveals more.
 
