@@ -49,7 +49,7 @@ class Course(NamedTuple):
     new_clients: dict | None  # their scores from `new_client_scores`, if there are any
     rounds: int  # that were played
     seconds: dict[str, float]  # from `new_seconds`, with the times added
-    traffic: list[tuple[int, int]]  # from `session.traffic_of`
+    traffic: list[tuple[float, float]]  # from `session.traffic_of`
     stopped: str = ""  # why it ended before its last round, see `stopping.stops`
 
 
