@@ -62,13 +62,19 @@ def fedbuff(
     num_clients: int,
     cohort_size: int,
     local_steps: int,
-    fedbuff_concurrency: Annotated[int, Integer("Clients C that train at the same time.")] = 10,
+    fedbuff_concurrency: Annotated[
+        int,
+        Integer(
+            "Clients C that train at the same time; 0: twice a cohort, or as many as are left.",
+            low=0,
+        ),
+    ] = 0,
     server_lr: Annotated[Array, Real("Server step eta_g; 1 takes the mean.")] = 1.0,
 ) -> Algorithm:
     """Builds FedBuff. A message and an upload are one model each.
 
     Args:
-      clock: tells how long clients take.
+      clock: how long clients take.
       num_clients: N.
       cohort_size: K.
       local_steps: of a client.
@@ -81,11 +87,18 @@ def fedbuff(
             "algorithm.name='fedbuff' needs to know how long clients take; set "
             "--config.clock.name=devices"
         )
-    if fedbuff_concurrency + cohort_size > num_clients:
+    left = num_clients - cohort_size
+    concurrency = fedbuff_concurrency or min(2 * cohort_size, left)
+    if left < 1:
         raise ValueError(
-            f"algorithm.fedbuff_concurrency={fedbuff_concurrency} and "
-            f"cohort_size={cohort_size} together are more than {num_clients} clients; set "
-            f"--config.algorithm.fedbuff_concurrency={max(num_clients - cohort_size, 1)}"
+            f"cohort_size={cohort_size} leaves none of {num_clients} clients that could train "
+            f"while others upload; set --config.cohort_size={max(num_clients // 2, 1)} or less"
+        )
+    if concurrency > left:
+        raise ValueError(
+            f"algorithm.fedbuff_concurrency={concurrency} and cohort_size={cohort_size} "
+            f"together are more than {num_clients} clients; set "
+            f"--config.algorithm.fedbuff_concurrency={left}"
         )
     shapes = jax.eval_shape(model.init, jax.eval_shape(jax.random.key, 0))
     sent = 2.0 * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
@@ -124,7 +137,7 @@ def fedbuff(
         key_model, key_clients, key_plan = jax.random.split(key, 3)
         w, ids = (
             model.init(key_model),
-            draw_clients(key_clients, num_clients, fedbuff_concurrency),
+            draw_clients(key_clients, num_clients, concurrency),
         )
         return server_of(w, jnp.int32(0), begin(ids, w, jnp.int32(0)), key_plan)
 
