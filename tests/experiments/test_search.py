@@ -125,3 +125,63 @@ def test_a_method_that_does_not_fit_is_left_out_of_all_and_refused_by_name(monke
     monkeypatch.setattr(search, "FLAGS", types.SimpleNamespace(methods=["all"]))
     with pytest.raises(ValueError, match="^unfit needs labels$"):
         search.fitting({})
+
+
+KEPT = sorted(path.stem for path in search.KEPT_RESULTS.glob("*.json"))
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_configurations_have_the_rates_that_their_search_chose(name):
+    """And each method has an entry, or a reason why it has none."""
+    results = json.loads((search.KEPT_RESULTS / f"{name}.json").read_text())
+    same = SEARCHES["searches"][name].get("rates_of", {})
+    rates, file = search.rates_of(results, same), getattr(configs, name)
+    assert {*rates, *results["left_out"]} == configs.methods().keys()
+    assert sorted(rates) == configs.base.SEARCHED[name]
+    for method, chosen in rates.items():
+        hparams = file.get_config(method).hparams
+        assert {rate: hparams[rate] for rate in chosen} == chosen, method
+    assert all(row["ended"] for row in results["searched"])
+
+
+def test_kept_results_replace_those_of_the_same_methods(tmp_path, monkeypatch):
+    for name in ("TUNED", "SEARCHED"):
+        path = tmp_path / name
+        path.write_text(json.dumps({"a": {"local": {"client_lr": 1.0}}, "b": {"ditto": {}}}))
+        monkeypatch.setattr(search, name, path)
+    monkeypatch.setattr(search, "KEPT_RESULTS", tmp_path)
+
+    def results(**rates):
+        rows = [
+            {"method": method, "chosen": {"hparams.client_lr": rate}}
+            for method, rate in rates.items()
+        ]
+        return {"searched": rows, "left_out": {"sfl": "why"}}
+
+    design = {"rates_of": {"cfl": "fedavg"}}
+    search.keep("a", results(local=0.1, fedavg=0.2), design)
+    search.keep("a", results(local=0.3, ditto=0.4), design)
+    kept = json.loads((tmp_path / "a.json").read_text())
+    chosen = {row["method"]: row["chosen"]["hparams.client_lr"] for row in kept["searched"]}
+    assert chosen == {"fedavg": 0.2, "local": 0.3, "ditto": 0.4}
+    tuned = json.loads((tmp_path / "TUNED").read_text())
+    assert {method: rate["client_lr"] for method, rate in tuned["a"].items()} == (
+        chosen | {"cfl": 0.2}
+    )
+    assert tuned["b"] == {"ditto": {}}
+    assert json.loads((tmp_path / "SEARCHED").read_text())["a"] == [
+        "cfl",
+        "ditto",
+        "fedavg",
+        "local",
+    ]
+
+
+def test_rates_are_fixed_only_where_a_paper_prints_them():
+    design = {"printed": SEARCHES["printed"]}
+    assert search.is_fixed("client_lr", "flha-ghn-paper", design)
+    assert not search.is_fixed("client_lr", "flha-ghn", design)
+    assert not search.is_fixed("server_lr", "pfedgat-dot", design)
+    assert search.is_fixed("lambda_d", "panacea-gn", design)
+    assert not search.is_fixed("lambda_d", "panacea", design)
+    assert set(SEARCHES["printed"]) <= configs.methods().keys()
