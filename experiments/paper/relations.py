@@ -26,6 +26,6 @@ CELLS = (
 )
 TEXT = wire.text_of(
     "relations",
-    "The *setting* is `data.graph`: no relations, random ones, the data set's, those of similar "
-    "data, or those that the server learns. The rates were not chosen for it.",
+    "The *setting* is `data.graph`: no relations, random ones, those of the data set, those of "
+    "similar data, or those that the server learns. The rates were not chosen for it.",
 )
