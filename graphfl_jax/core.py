@@ -200,8 +200,8 @@ class Server:
     # For methods that send mixtures of the last models.
     allocation: Callable[[Any], Array] | None = None
     # (state, related [N, N] of 0 and 1) -> the state with these relations: at [i, j], whether
-    # client i receives from client j. For methods that mix over relations; what a client of
-    # them would send untrained is a function of its message.
+    # client i receives from client j. For methods of one architecture that mix over relations,
+    # and whose `Client.untrained` is a function of the message.
     relate: Callable[[Any, Array], Any] | None = None
     # (state, mean) -> the state in which some clients have what the server holds of others, for
     # methods whose server holds a part of each client. `mean` takes one row for each client,
