@@ -27,6 +27,7 @@ them, with 16; flha_3 has chest radiographs with 4 clients. --datasets and --cli
 others.
 
 compression and privacy have uploads in fewer bits, and with noise, see graphfl_jax/wire.
+relations has methods with none, random, given, nearest and learned relations.
 
 Writes TABLE.md and TABLE.json into the folder of --out. Runs that are cached there are not
 repeated; those of other code are made again, unless --accept_changes is set.
@@ -110,6 +111,7 @@ def main() -> int:
     plans = [
         Plan(cell, method, table_config(cell, method))
         for cell, method in itertools.product(cells, methods)
+        if method in (cell.methods or methods)
     ]
     baselines = checked_baselines(plans, seeds[0])
     rows = table.complete(played_rows(table, plans, seeds, cache))

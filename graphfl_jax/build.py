@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax import fit, memory, tree
 from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.algorithms.learned_relations import learn_relations
 from graphfl_jax.algorithms.tuning import finetune, tuning_trainer
 from graphfl_jax.architecture import check_architecture
 from graphfl_jax.configs.fields import POISSON, fields_of
@@ -21,6 +22,7 @@ from graphfl_jax.core import Algorithm, ClientModel, FederatedData
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.files import default_root
+from graphfl_jax.data.graphs import learning
 from graphfl_jax.data.new_clients import CHOSEN_BY, TOGETHER, hold_out
 from graphfl_jax.declarations import Source
 from graphfl_jax.metrics import task_of, with_metrics
@@ -328,6 +330,10 @@ class _Parts(NamedTuple):
         if len(models) == 1:
             source.supplied["model"] = models[0]
         algorithm = source.make(ALGORITHMS[config.algorithm.name].factory, "algorithm")
+        if config.data.graph == "learned":
+            made = source.make(learning, "data")
+            of_run = {name: source.supplied[name] for name in ("num_clients", "played")}
+            algorithm = learn_relations(algorithm, made, method=config.algorithm.name, **of_run)
         if config.tuning.part:
             tune = source.make(tuning_trainer, "tuning")
             algorithm = finetune(algorithm, tune, tuning_part=config.tuning.part)

@@ -209,6 +209,10 @@ class Server:
     # state -> [N, N], at [i, j] client j's share in the message to client i; () if not held.
     # For methods that send mixtures of the last models.
     allocation: Callable[[Any], Array] | None = None
+    # (state, related [N, N] of 0 and 1) -> the state with these relations: at [i, j], whether
+    # client i receives from client j. For methods of one architecture that mix over relations,
+    # and whose `Client.untrained` is a function of the message.
+    relate: Callable[[Any, Array], Any] | None = None
     # (state, mean) -> the state in which some clients have what the server holds of others, for
     # methods whose server holds a part of each client. `mean` takes one row for each client,
     # [N, E], and returns these rows, of which some are replaced by means of others.
@@ -276,7 +280,14 @@ class Server:
                 lambda state, *values: put(state, function(get(state), *values))
             )
 
-        steps = ("aggregate", "begin_round", "admit", "adapt_new_clients", "substitute")
+        steps = (
+            "aggregate",
+            "begin_round",
+            "admit",
+            "adapt_new_clients",
+            "substitute",
+            "relate",
+        )
         reads = ("download", "allocation", "rejected", "moved", "sample", "seconds")
         return dataclasses.replace(
             self,

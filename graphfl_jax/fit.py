@@ -79,7 +79,8 @@ def check_needs(
 ) -> None:
     """Checks that a federation and its client models have what a method needs."""
     method, needs = f"algorithm.name={config.algorithm.name!r}", algorithm.needs
-    if needs.relations and not len(federation.data.graph.senders):
+    without = not len(federation.data.graph.senders) and config.data.graph != "none"
+    if needs.relations and without:
         none = f"{method} needs relations between clients, and {federation.name} has"
         if num_clients == 1:
             raise ValueError(f"{none} one client; choose another method")

@@ -38,6 +38,7 @@ class Cell(NamedTuple):
     changes: Mapping[str, Any] = NOTHING  # of the configuration
     base: str = ""  # the configuration, of `graphfl_jax.configs`; by default the data set's
     of_methods: Mapping[str, Mapping[str, Any]] = NOTHING  # further changes for some methods
+    methods: tuple[str, ...] = ()  # of the table, which it has; empty is all
 
 
 def paper_config(

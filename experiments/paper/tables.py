@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from experiments.paper import flha, flha_text, panacea_text, pfedgat, wire
+from experiments.paper import flha, flha_text, panacea_text, pfedgat, relations, wire
 from experiments.paper.columns import Row, TableText
 from experiments.paper.configurations import Cell
 from graphfl_jax.configs.published import PUBLISHED
@@ -127,6 +127,13 @@ TABLES |= {
         cells={"small": wire.PRIVACY_CELLS},
         row=wire.table_row,
         text=wire.PRIVACY_TEXT,
+        seeds=5,
+    ),
+    "relations": Table(
+        methods=relations.METHODS,
+        cells={"small": relations.CELLS},
+        row=wire.table_row,
+        text=relations.TEXT,
         seeds=5,
     ),
 }

@@ -120,6 +120,12 @@ def panacea(
     """Builds Panacea: encoder E, generator M, and the server's optimisation of both."""
 
     def relate(graph):
+        if relations.is_sparse(graph) and not len(graph.senders):
+            raise ValueError(
+                f"data.graph='none' gives algorithm.name='panacea' nothing to draw from, as it "
+                f"does with {relations.num_clients(graph)} clients; set "
+                f"--config.data.graph=random, or choose fewer clients"
+            )
         neighbours = relations.propagation(graph, "sage")
         return encoder.relate(graph), relations.adjacency(graph), neighbours
 

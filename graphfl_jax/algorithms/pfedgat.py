@@ -279,6 +279,12 @@ def pfedgat(
         mixing = server.mixing.at[cohort.ids].set(rows)
         return server._replace(uploads=models, mixing=mixing)
 
+    def relate(server, related):
+        known = len(server.mixing)  # new clients can have relations before they join
+        weights = relations.mean_over_related(related[:known, :known])
+        mixing = mixing_of(weights, server.uploads)
+        return server._replace(weights=weights, mixing=mixing)
+
     server = core.Server.of_one(
         init,
         download,
@@ -287,6 +293,7 @@ def pfedgat(
         admit=admit,
         adapt_new_clients=adapt_new_clients,
         allocation=lambda server: server.mixing,
+        relate=None if attention.learns else relate,
     )
     client = core.Client(
         model,

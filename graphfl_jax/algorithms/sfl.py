@@ -198,6 +198,9 @@ def _with_relations(model, train, smoothing, propagation):
         admit=admit,
         adapt_new_clients=adapt_new_clients,
         allocation=lambda server: server.mixing,
+        relate=lambda server, related: server_of(
+            server.uploads, relations.mean_over_related(related)
+        ),
     )
     client = core.Client(
         model,

@@ -106,7 +106,11 @@ _BASE = {
     "data.name": (Choice("Data set.", DATASETS), "tpt48"),
     "data.root": (Text("Folder of data files; empty: $GRAPHFL_DATA or the user's cache."), ""),
     "data.graph": (
-        Choice("Relations: the data set's own, or k nearest clients.", GRAPHS),
+        Choice(
+            "Relations: the data set's own; k nearest clients; those that the server learns; "
+            "or, to compare with, random ones or none.",
+            GRAPHS,
+        ),
         "own",
     ),
     "data.storage": (

@@ -6,12 +6,13 @@ when they are read. The settings of a loader are
 declared in its signature. The builder supplies `root`, the folder of all data, and `seed`, the
 seed of the random split, to the loaders that read them.
 
-`GRAPHS` are the rules that set the relations of a loaded federation.
+`GRAPHS` are the rules that set the relations of a loaded federation; those of ``learned`` come
+in the run.
 """
 
 import importlib
 
-from graphfl_jax.data import federation, knn
+from graphfl_jax.data import federation, graphs, knn
 from graphfl_jax.data.custom import from_arrays
 
 __all__ = ["DATASETS", "GRAPHS", "from_arrays"]
@@ -39,4 +40,10 @@ DATASETS = {
     name: getattr(importlib.import_module(f"graphfl_jax.data.{file}"), name)
     for name, file in FILES.items()
 }
-GRAPHS = {"own": federation.keep_graph, "knn": knn.knn}
+GRAPHS = {
+    "own": federation.keep_graph,
+    "knn": knn.knn,
+    "learned": graphs.learned,
+    "random": graphs.random,
+    "none": graphs.without_relations,
+}

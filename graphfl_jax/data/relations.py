@@ -111,19 +111,29 @@ def join_nearest(points, neighbours, *, later=0) -> jraph.GraphsTuple:
     """
     points = np.asarray(points, np.float64)
     n = len(points) - later
-    if not 1 <= neighbours < n:
-        raise ValueError(
-            f"data.neighbours={neighbours} must be at least 1 and less than the number of "
-            f"clients, {n}; set --config.data.neighbours in [1, {n - 1}]"
-        )
+    check_neighbours(neighbours, n)
     check_memory(f"data.graph=knn of {len(points)} clients", 2 * 8 * len(points) * n)
     squares = np.sum(points**2, axis=1)  # [N]
     gaps = squares[:, None] + squares[:n] - 2 * points @ points[:n].T  # [N, n]
-    gaps = np.round(gaps / (squares[:n].max() or 1.0), 10)
+    return join_by_gaps(np.round(gaps / (squares[:n].max() or 1.0), 10), neighbours)
+
+
+def join_by_gaps(gaps, neighbours) -> jraph.GraphsTuple:
+    """`join_nearest` by gaps [N, n] to the first n clients, which it changes."""
+    n = gaps.shape[1]
     np.fill_diagonal(gaps[:n], np.inf)  # no client is its own neighbour
     near = np.argsort(gaps, axis=1, kind="stable")[:, :neighbours]  # [N, neighbours]
-    pairs = np.stack([np.repeat(np.arange(len(points)), neighbours), near.ravel()], axis=1)
-    return from_edges(len(points), np.unique(np.sort(pairs, axis=1), axis=0))
+    pairs = np.stack([np.repeat(np.arange(len(gaps)), neighbours), near.ravel()], axis=1)
+    return from_edges(len(gaps), np.unique(np.sort(pairs, axis=1), axis=0))
+
+
+def check_neighbours(neighbours: int, clients: int) -> None:
+    """Raises a ValueError if that many neighbours of each of `clients` are not there."""
+    if not 1 <= neighbours < clients:
+        raise ValueError(
+            f"data.neighbours={neighbours} must be at least 1 and less than the number of "
+            f"clients, {clients}; set --config.data.neighbours in [1, {clients - 1}]"
+        )
 
 
 def num_clients(graph) -> int:
@@ -131,12 +141,19 @@ def num_clients(graph) -> int:
     return graph.nodes.shape[0]
 
 
-def check_number_of_pairs(total: int, method: str) -> None:
-    """Raises a ValueError if there are too many clients to hold a number for each pair."""
+def check_number_of_pairs(
+    total: int, method: str, *, field: str = "algorithm.name", other: str = "method"
+) -> None:
+    """Raises a ValueError if there are too many clients to hold a number for each pair.
+
+    Args:
+      method: which holds them, a value of `field`.
+      other: of what the remedy is another one.
+    """
     if total > LARGEST_OF_PAIRS:
         raise ValueError(
-            f"algorithm.name={method!r} holds N x N numbers, and N={total} clients exceed "
-            f"{LARGEST_OF_PAIRS}; choose another method"
+            f"{field}={method!r} holds N x N numbers, and N={total} clients exceed "
+            f"{LARGEST_OF_PAIRS}; choose another {other}"
         )
 
 
@@ -180,6 +197,12 @@ def adjacency(graph) -> jax.Array | SparseMatrix:
         return undirected_matrix(graph.senders, graph.receivers, n)
     receives = jnp.zeros((n, n), jnp.float32).at[graph.receivers, graph.senders].set(1.0)
     return jnp.maximum(receives, receives.T) * (1.0 - jnp.eye(n, dtype=jnp.float32))
+
+
+def mean_over_related(related: jax.Array) -> jax.Array:
+    """(D + I)^-1 (A + I), as the layer "mean", of an array A [N, N] of 0 and 1."""
+    joined = related + jnp.eye(len(related), dtype=jnp.float32)
+    return joined / jnp.sum(joined, axis=1, keepdims=True)
 
 
 def edge_matrix(graph, *, weighted: bool = False) -> SparseMatrix:

@@ -68,6 +68,7 @@ def test_every_function_of_a_lifted_server_gets_its_part_and_changes_it_alone():
             "admit",
             "adapt_new_clients",
             "allocation",
+            "relate",
             "substitute",
             "rejected",
             "moved",
@@ -83,7 +84,8 @@ def test_every_function_of_a_lifted_server_gets_its_part_and_changes_it_alone():
         "plays_on",
     }
     lifted = server.within(lambda state: state[1], lambda state, inner: (state[0], inner))
-    for name in ("aggregate", "begin_round", "admit", "adapt_new_clients", "substitute"):
+    steps = ("aggregate", "begin_round", "admit", "adapt_new_clients", "substitute", "relate")
+    for name in steps:
         assert getattr(lifted, name)(("more", 3), 5, (7,)) == ("more", 36)
     for name in ("download", "allocation", "rejected", "moved", "sample"):
         assert getattr(lifted, name)(("more", 3), 5, (7,)) == 36

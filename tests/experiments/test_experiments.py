@@ -263,6 +263,17 @@ def test_every_cell_of_the_tables_of_uploads_is_a_configuration():
             assert privacy == private * ("local" if method == "panacea" else "central")
 
 
+def test_every_cell_of_the_table_of_relations_is_a_configuration():
+    """With the relations of its name; only one method can learn some."""
+    table = TABLES["relations"]
+    for cell in table.cells["small"]:
+        for method in cell.methods or table.methods:
+            config = paper_config(cell, method)
+            assert config.data.graph == cell.setting
+            assert config.data.get("neighbours", 5) == 5
+            assert cell.setting != "learned" or method == "sfl"
+
+
 def test_small_tables_have_drawn_cars_and_few_sensors():
     fields = {"compcars": "rounds", "metr_la": "data.sensors", "pems_bay": "data.sensors"}
     for table in ("panacea_2", "panacea_3", "panacea_4"):

@@ -374,6 +374,12 @@ run ROADS .data.steps=20 -> pems_bay: 20 steps are too
 run ROADS '.model.hidden=(3,3)' -> model.hidden=(3
 run ROADS .model.name=resnet18
 run @fl60 .data.graph=knn .data.neighbours=60
+run @fl60 .data.graph=random .data.neighbours=60
+run @fl60 .data.graph=learned
+run @fl60:sfl .data.graph=learned .data.neighbours=60
+run @fl60:sfl .data.graph=learned .data.learned_every=0
+run @fl60:sfl .data.graph=knn .data.learned_every=5
+run @custom .data.name=geometric .data.clients=1000 .data.graph=none -> data.graph=none gives
 run @flha_cifar10:local .data.source=simulated .data.clients=5 .cohort_size=3 .data.cap=20 \
 .model.architectures=arch0,arch1,arch2 .new_clients.fraction=0.4 \
 .new_clients.architectures=arch3 .new_clients.join=together -> new_clients.join=together
