@@ -72,6 +72,8 @@ def privacy_text(results: dict) -> str:
     if privacy is None:
         return ""
     epsilon = privacy["epsilon"]
+    if privacy["accountant"] is None:
+        return f"{privacy['name']} privacy of clients: no accountant knows its epsilon"
     cost = "no noise, so no privacy" if epsilon is None else f"epsilon {epsilon:.3g}"
     counted = f"at delta {privacy['delta']:g}, accountant {privacy['accountant']}"
     return f"{privacy['name']} differential privacy of clients: {cost} {counted}"
