@@ -21,6 +21,7 @@ from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.build import arrange
 from graphfl_jax.commands.common.configuration import contents_of
+from graphfl_jax.configs.fields import field_names
 from graphfl_jax.data import label_skew
 from graphfl_jax.data.federation import with_graph
 from graphfl_jax.data.relations import from_edges
@@ -231,7 +232,9 @@ def ring(federation, *, reach: Annotated[int, Integer("Reach.")] = 1):
 
 
 def test_relations_of_the_user_replace_those_of_the_data():
+    before = field_names()
     register.relations("ring", ring)
+    assert field_names() - before == {"data.reach"}
     config = small_config("fedavg", data__graph="ring", data__reach=2)
     related = arrange(config, two_clusters())
     graph, number = related.data.graph, len(related.clients)
