@@ -25,7 +25,7 @@ from pathlib import Path
 from absl import flags
 
 from experiments.common import pages
-from experiments.paper.rate_search import ALL, design_of_flags, fitting, searched, text_of
+from experiments.paper.rate_search import ALL, design_of_flags, fitting, keep, searched, text_of
 from graphfl_jax.commands.common.command_line import FLAGS, launch
 from graphfl_jax.commands.common.configuration import refuse_overrides
 from graphfl_jax.commands.common.text_tables import say
@@ -35,6 +35,9 @@ flags.DEFINE_integer("seeds", None, "Runs of a point; by default the search's.",
 flags.DEFINE_integer("moves", 12, "Largest number of moves of a search.", lower_bound=0)
 flags.DEFINE_integer(
     "at_once", 0, "Runs in one program; 0 is the number of seeds.", lower_bound=0
+)
+flags.DEFINE_bool(
+    "keep", False, "Keep the results in this checkout, and give the rates to the configuration."
 )
 flags.DEFINE_string("out", "runs/searches", "Output folder, with a log for each method.")
 
@@ -49,6 +52,8 @@ def main() -> int:
     results = {"searched": rows, "left_out": left_out}
     pages.write_results(out, "search", results, text_of(rows), since=started)
     say(f"{out}/search.md and .json")
+    if FLAGS.keep:
+        keep(Path(FLAGS.config).stem, results, design)
     return 0
 
 

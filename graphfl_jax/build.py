@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -27,9 +28,17 @@ from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import deal_out
 from graphfl_jax.models.objectives import with_precision
 from graphfl_jax.program import ROUNDS_PER_EXECUTION
-from graphfl_jax.rounds import Group, Poison, group_clients, groups_together, with_sample
+from graphfl_jax.rounds import (
+    Group,
+    Poison,
+    group_clients,
+    groups_together,
+    message_bytes,
+    with_sample,
+)
 from graphfl_jax.wire import accounting, attacks, defences, poisson
-from graphfl_jax.wire.availability import AVAILABILITIES, both
+from graphfl_jax.wire.availability import AVAILABILITIES, STRAGGLERS, in_turn
+from graphfl_jax.wire.clock import CLOCKS, Clock, law_of
 from graphfl_jax.wire.compression import (
     COMPRESSORS,
     Compressor,
@@ -52,6 +61,8 @@ OF_ALGORITHMS = (
     "num_clients",
     "train_data",
     "classes",
+    "clock",
+    "cohort_size",
 )
 OF_DATASETS = ("root", "seed")
 OF_RELATIONS = ("federation", "seed")
@@ -282,6 +293,7 @@ def _arguments_of_factories(config, federation):
         "local_steps": config.local_steps,
         "batch_size": config.batch_size,
         "num_clients": len(federation.clients) - federation.new_clients,
+        "client_names": federation.clients,
         "train_data": federation.data.train,
         "classes": federation.outputs if federation.task == "classification" else 0,
     }
@@ -319,6 +331,10 @@ class _Parts(NamedTuple):
             tuple(by_name[name] for name in names) for names in (self.trained, self.unseen)
         )
         source = self.source(hparams, models=models, unseen=unseen, played=played)
+        clock = None
+        if config.clock.name:
+            clock = source.make(CLOCKS[config.clock.name], "clock")
+        source.supplied.update(clock=clock, steps=self.steps, cohort_size=self.cohort_size)
         if len(models) == 1:
             source.supplied["model"] = models[0]
         algorithm = source.make(ALGORITHMS[config.algorithm.name].factory, "algorithm")
@@ -345,12 +361,30 @@ class _Parts(NamedTuple):
         if name:
             defence = source.make(defences.DEFENCES[name], "defence")
             algorithm = defences.with_defence(algorithm, name, defence, self.groups, self.data)
-        present = None
-        if config.availability.name:
-            present = source.make(AVAILABILITIES[config.availability.name], "availability")
+        return self.attended(algorithm, source, clock)
+
+    def attended(self, algorithm: Algorithm, source: Source, clock: Clock | None) -> Algorithm:
+        """A method whose clients may be absent, take fewer steps, or let the server wait."""
+        config, laws, up = self.config, [], None
         if config.cohort == POISSON:
-            present = both(present, poisson.poisson_cohorts(self.cohort_size))
-        return algorithm.replacing(present=present)
+            laws.append(poisson.poisson_cohorts(self.cohort_size))
+        if config.availability.name:
+            made = source.make(AVAILABILITIES[config.availability.name], "availability")
+            laws.append(made.law)
+            up = made.up
+        if config.stragglers.name:
+            laws.append(source.make(STRAGGLERS[config.stragglers.name], "stragglers"))
+        if clock is not None:
+            sent = [sum(both) for both in message_bytes(algorithm, self.data, len(self.groups))]
+            laws.append(law_of(clock, self.steps, sent, algorithm.server.seconds))
+        return algorithm.replacing(up=up, attend=in_turn(laws), clocked=clock is not None)
+
+    def steps(self, weights: Any) -> Any:
+        """The local steps [M] float32 of clients with so many examples [M]."""
+        epochs = self.config.get("local_epochs", 0)
+        if not epochs:
+            return jnp.full(len(weights), float(self.config.get("local_steps", 1)))
+        return epochs * jnp.ceil(jnp.maximum(weights, 1.0) / self.config.batch_size)
 
     def poison(self, hparams: dict[str, Any]) -> Poison:
         """What malicious clients do."""

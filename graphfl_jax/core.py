@@ -116,6 +116,10 @@ class Cohort(NamedTuple):
     weights: Array  # [M] float32, number of training examples of each; 0 if it is not present
     # [M] bool, whether each takes part; the others count as untrained. None: all do
     present: Array | None = None
+    # [M] float32, in (0, 1], the share of its local steps that each takes. None: all of them
+    work: Array | None = None
+    # [M] float32, simulated seconds for which the round waits for each. None: without a clock
+    seconds: Array | None = None
 
     @property
     def number(self) -> Array:
@@ -124,6 +128,11 @@ class Cohort(NamedTuple):
             return jnp.float32(len(self.ids))
         return jnp.maximum(jnp.sum(self.present.astype(jnp.float32)), 1.0)
 
+    def of_those(self, present: Array) -> "Cohort":
+        """The cohort in which, of those who are present, only these [M] bool are."""
+        before = True if self.present is None else self.present
+        return self._replace(present=present & before)
+
 
 class State(NamedTuple):
     """All that a run carries from round to round, and all that a checkpoint holds."""
@@ -131,6 +140,7 @@ class State(NamedTuple):
     server: Any  # the server's own state
     clients: tuple  # memories of the clients, for each architecture: every leaf [n, ...]
     round: Array  # [] int32, number of rounds played
+    seconds: Any = ()  # [] float32, simulated, that they have taken; () without a clock
 
 
 class ClientData(NamedTuple):
@@ -213,6 +223,9 @@ class Server:
     # among the n clients of an architecture, all different and ascending. None: all subsets of
     # a cohort's size are equally probable.
     sample: Callable[[Any, Array, int, Array], Array] | None = None
+    # state -> [] float32, the simulated seconds of the next round, for a server that does not
+    # wait for the cohort that it samples. None: it waits
+    seconds: Callable[[Any], Array] | None = None
     # graph -> [N], the messages that each client receives, and sends, in its round. None: one.
     messages: Callable[[jraph.GraphsTuple], Array] | None = None
 
@@ -264,7 +277,7 @@ class Server:
             )
 
         steps = ("aggregate", "begin_round", "admit", "adapt_new_clients", "substitute")
-        reads = ("download", "allocation", "rejected", "moved", "sample")
+        reads = ("download", "allocation", "rejected", "moved", "sample", "seconds")
         return dataclasses.replace(
             self,
             **{name: step(getattr(self, name)) for name in steps},
@@ -402,9 +415,13 @@ class Algorithm:
     # (state, cohorts, untrained, uploads, key) -> the same without `untrained` and `key`, from
     # which the server learns. It is the last thing that happens to uploads. None: nothing
     release: Callable[[Any, tuple, tuple, tuple, Array], tuple[Any, tuple, tuple]] | None = None
-    # (key, places [M] of a cohort among the n clients of an architecture, n) -> [M] bool, who
-    # of them takes part. None: all do
-    present: Callable[[Array, Array, int], Array] | None = None
+    # (ids [n], time) -> [n] bool, which clients can be drawn. The time is that of the clock, or
+    # without one the number of rounds played, float32. None: all of them
+    up: Callable[[Array, Array], Array] | None = None
+    # (key, cohorts, number n of clients of each architecture, server) -> the cohorts, with who
+    # takes part and how. None: all do, in full
+    attend: Callable[[Array, tuple, tuple[int, ...], Any], tuple] | None = None
+    clocked: bool = False  # whether `attend` says how long a round waits for each client
     # upload, shapes and types -> the bits that are sent of it; None: those of its numbers
     upload_bits: Callable[[Any], float] | None = None
 

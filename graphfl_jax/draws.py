@@ -30,6 +30,15 @@ def draw_clients(key: Array, everyone: int, size: int) -> Array:
     return jnp.sort(ids)
 
 
+def draw_those_up(key: Array, up: Array, size: int) -> Array:
+    """Draws `size` clients of which as many as possible are `up` [N] bool; [size], ascending.
+
+    All subsets of those who are up, and of the others, are equally probable.
+    """
+    order = draw_uniform(key, up.shape) + jnp.where(up, 0.0, 1.0)
+    return jnp.sort(jax.lax.top_k(-order, size)[1].astype(jnp.int32))
+
+
 TURNS = ((13, 15, 26, 6), (17, 29, 16, 24))  # bits by which words are rotated
 
 

@@ -43,6 +43,7 @@ class Evaluated(NamedTuple):
     rejected: Array | tuple
     models: tuple = ()  # as `predictors_of_clients` returns; () if they are not asked for
     moved: Array | None = None  # [] of `Server.moved`; None without one, or if it is not asked
+    seconds: Array | tuple = ()  # `State.seconds`
 
 
 def not_finite(scores: dict, points: tuple[str, ...] = POINTS) -> np.ndarray:
@@ -164,7 +165,8 @@ def evaluate_clients(
     kept = predictors if 0 < size <= models else ()
     moved = algorithm.server.moved if key_of_init is not None else None
     moved = moved and moved(state.server, key_of_init)
-    return Evaluated(*scored, *allocation_and_rejected(algorithm, state), kept, moved)
+    of_server = allocation_and_rejected(algorithm, state)
+    return Evaluated(*scored, *of_server, kept, moved, state.seconds)
 
 
 def splits_in(scope: Scope, splits: dict) -> dict:

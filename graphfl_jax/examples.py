@@ -19,11 +19,17 @@ class Examples(NamedTuple):
     x: Array  # [S, *features]  or [N, S, *features]
     y: Array  # [S, *targets]   or [N, S, *targets]
     count: Array  # [] int32    or [N] int32
+    # The share of its local steps that the client takes, [] float32; None: all of them
+    work: Array | None = None
 
     @property
     def size(self) -> int:
         """S, for the examples of one client."""
         return self.y.shape[0]
+
+    def with_work(self, work: Array | None) -> "Examples":
+        """The same examples with another `work`."""
+        return self._replace(work=work)
 
     def rows(self, indices: Array) -> "Examples":
         """The examples `indices` [B] of one client, all of them real."""
@@ -42,6 +48,7 @@ class Windows:
     # [T, F] or [N, T, F]; feature 0 is the target, the others are known in advance
     series: Array
     count: Array  # [] int32 or [N] int32, at most T - past - future + 1
+    work: Array | None = flax.struct.field(default=None, kw_only=True)  # as of `Examples`
     past: int = flax.struct.field(pytree_node=False)
     future: int = flax.struct.field(pytree_node=False)
 
@@ -49,6 +56,10 @@ class Windows:
     def size(self) -> int:
         """S, for the examples of one client."""
         return self.series.shape[0] - self.past - self.future + 1
+
+    def with_work(self, work: Array | None) -> "Windows":
+        """The same windows with another `work`."""
+        return self.replace(work=work)
 
     def rows(self, indices: Array) -> Examples:
         """The windows `indices` [B] of one client.

@@ -270,6 +270,7 @@ def _why_not_on_host(config, algorithm, experiment):
         f"{method} draws them by the state of its server": algorithm.server.sample,
         "there are several architectures": len(experiment.groups) > 1,
         "new clients join": any(values_of(config)[0][field] for field in CHOSEN_BY),
+        "a trace follows the clock": algorithm.clocked and algorithm.up is not None,
         f"attack.name={config.attack.name!r} changes examples": experiment.poison(
             experiment.hparams
         ).data,
@@ -355,29 +356,59 @@ def check_attendance(config: ConfigDict, algorithm: Algorithm) -> None:
     """Checks that rounds of which some clients are absent fit a method and its defence.
 
     Raises:
-      ValueError: the method needs all clients, or draws Poisson cohorts itself, or a defence
-        compares clients; one line.
+      ValueError: the method needs all clients, or draws them itself, or a defence compares
+        clients, or settings of the clock do not fit; one line.
     """
-    if algorithm.present is None:
+    _check_clock(config, algorithm)
+    remedies = {
+        f"availability.name={config.availability.name}": "leave availability.name empty",
+        f"cohort={config.cohort}": "set --config.cohort=fixed",
+        f"clock.name={config.clock.name}": "set --config.clock.name=devices",
+        f"clock.wait_for={config.clock.get('wait_for')}": "set --config.clock.wait_for=0",
+    }
+    absent = (
+        config.availability.name,
+        config.cohort != "fixed",
+        config.clock.name == "deadline",
+        config.clock.get("wait_for", 0),
+    )
+    if not any(absent):
         return
-    name, why = config.availability.name, f"cohort={config.cohort}"
-    remedy = "set --config.cohort=fixed"
-    if name:
-        why, remedy = f"availability.name={name}", "leave availability.name empty"
+    why, remedy = next(
+        pair for pair, is_so in zip(remedies.items(), absent, strict=True) if is_so
+    )
+    method = f"algorithm.name={config.algorithm.name!r}"
     if algorithm.needs.everyone:
         raise ValueError(
-            f"algorithm.name={config.algorithm.name!r} needs all clients, and with {why} some "
-            f"are absent; {remedy}"
+            f"{method} needs all clients, and with {why} some are absent; {remedy}"
         )
-    if algorithm.server.sample is not None and config.cohort != "fixed":
-        raise ValueError(
-            f"algorithm.name={config.algorithm.name!r} draws its cohorts itself; set "
-            f"--config.cohort=fixed"
-        )
+    draws = algorithm.server.sample is not None
+    if draws and (config.cohort != "fixed" or algorithm.up or algorithm.server.seconds):
+        raise ValueError(f"{method} draws its cohorts itself, and not as {why}; {remedy}")
     if config.defence.name:
         raise ValueError(
             f"defence.name={config.defence.name!r} compares the updates of a cohort, of which "
             f"some are absent with {why}; {remedy}"
+        )
+
+
+def _check_clock(config, algorithm):
+    """Checks the settings of the clock, and that a method without rounds has one."""
+    clock = config.clock
+    if clock.get("wait_for", 0) > config.cohort_size:
+        raise ValueError(
+            f"clock.wait_for={clock.wait_for} is more than cohort_size={config.cohort_size}; "
+            f"set --config.clock.wait_for={config.cohort_size} or less"
+        )
+    if algorithm.server.seconds is not None and config.get("local_epochs"):
+        raise ValueError(
+            f"algorithm.name={config.algorithm.name!r} plans the time of local_steps, and "
+            f"local_epochs={config.local_epochs} takes others; set --config.local_epochs=0"
+        )
+    if algorithm.server.seconds is not None and config.stragglers.name:
+        raise ValueError(
+            f"algorithm.name={config.algorithm.name!r} plans how long clients take, and "
+            f"stragglers.name={config.stragglers.name} changes it; leave stragglers.name empty"
         )
 
 

@@ -197,7 +197,11 @@ class Program:
             self.enrolled(first, key, hparams, g, rows_of(group, everyone))
             for g, group in enumerate(self.groups)
         )
-        return State(first, clients, jnp.int32(0))
+        return State(first, clients, jnp.int32(0), self.first_seconds(hparams))
+
+    def first_seconds(self, hparams: dict) -> Any:
+        """`State.seconds` before the first round."""
+        return jnp.float32(0) if self.build(hparams, jnp.int32(0)).clocked else ()
 
     def first_server(self, key: Array, hparams: dict, data, server: Any) -> Any:
         """The state of the server before the first round; arguments as of `start`."""
@@ -344,7 +348,7 @@ class Program:
                 )
             else:
                 clients.append(added)
-        return State(server, tuple(clients), state.round)
+        return state._replace(server=server, clients=tuple(clients))
 
     def adapt(self, state: State, key: Array, hparams: dict, data) -> State:
         """The state after a round of the new clients. `data` are those of all clients."""
@@ -373,7 +377,7 @@ class Program:
         server = algorithm.server.adapt_new_clients(
             state.server, cohorts, tuple(uploads), key_server
         )
-        return State(server, tuple(clients), state.round + 1)
+        return State(server, tuple(clients), state.round + 1, state.seconds)
 
     def compiled(self) -> Compiled:
         """The functions compiled, with results that are whole on each device of the mesh."""

@@ -15,7 +15,7 @@ import numpy as np
 from graphfl_jax import tree
 from graphfl_jax.core import ABSENT, Algorithm, Array, Cohort, State, check_local
 from graphfl_jax.devices import all_gather_rows, fill_up, map_clients, replicate
-from graphfl_jax.draws import draw_clients
+from graphfl_jax.draws import draw_clients, draw_those_up
 
 
 class Group(NamedTuple):
@@ -203,7 +203,7 @@ def play_round(
     state: State,
     key: Array,
     *,
-    draw: Callable[[Any, Array], Drawn],
+    draw: Callable[[State, Array], Drawn],
     groups,
     mesh,
     poison: Poison,
@@ -214,7 +214,7 @@ def play_round(
     """Plays one round: draw, begin, download, train, upload, attack, defend, aggregate.
 
     Args:
-      draw: (server, key) -> the clients of the round; `draw_round` with its first arguments.
+      draw: (state, key) -> the clients of the round; `draw_round` with its first arguments.
       rank: `FederatedData.attack_rank`.
       train: in place of `train_cohort`, with the same arguments.
       call: in place of `call_plainly`.
@@ -226,7 +226,7 @@ def play_round(
     """
     server, train = algorithm.server, train or train_cohort
     keys = keys_of_round(key)
-    drawn = call("sampling", draw, state.server, keys.cohort)
+    drawn = with_work(call("sampling", draw, state, keys.cohort))
     before = state.server
     begun = call("begin_round", server.begin_round, before, keys.begin)
     state = state._replace(server=begun)
@@ -246,21 +246,33 @@ def play_round(
     cohort, finite = join(*cohorts), (jnp.concatenate(finite) > 0) & jnp.concatenate(sent)
     if cohort.present is not None and algorithm.release is None:
         learned = tree.where(jnp.any(cohort.present), learned, before)
-    return State(learned, clients, state.round + 1), join(*metrics), cohort, finite
+    seconds = state.seconds
+    if algorithm.clocked:
+        seconds += jnp.max(cohort.seconds)
+    return State(learned, clients, state.round + 1, seconds), join(*metrics), cohort, finite
+
+
+def with_work(drawn: Drawn) -> Drawn:
+    """The clients of a round, whose examples say which share of its steps each takes."""
+    rows = tuple(
+        rows._replace(train=rows.train.with_work(cohort.work))
+        for rows, cohort in zip(drawn.rows, drawn.cohorts, strict=True)
+    )
+    return drawn._replace(rows=rows)
 
 
 def draw_round(
-    algorithm: Algorithm, data, groups: Sequence[Group], mesh, server, key: Array
+    algorithm: Algorithm, data, groups: Sequence[Group], mesh, state: State, key: Array
 ) -> Drawn:
     """Draws the cohorts of a round, with their examples of `data`, which has all clients."""
-    sampled = sample_cohorts(algorithm, server, data.train.count, key, groups)
+    sampled = sample_cohorts(algorithm, state, data.train.count, key, groups)
     places, cohorts = replicate(sampled, mesh)
     everyone = algorithm.client_data(data)
     return Drawn(places, cohorts, tuple(tree.take(everyone, c.ids) for c in cohorts))
 
 
 def sample_cohorts(
-    algorithm: Algorithm, server, counts: Array, key: Array, groups: Sequence[Group]
+    algorithm: Algorithm, state: State, counts: Array, key: Array, groups: Sequence[Group]
 ) -> tuple[tuple, tuple]:
     """Draws the cohort of each group, by `Server.sample` of the method if it has one.
 
@@ -272,31 +284,43 @@ def sample_cohorts(
       with their ids among all clients.
     """
     keys = [key, *(jax.random.fold_in(key, g) for g in range(1, len(groups)))]
-    drawn, sample = [], algorithm.server.sample
-    for key, group in zip(keys, groups, strict=True):
+    places, cohorts, sizes = [], [], []
+    for key_group, group in zip(keys, groups, strict=True):
         of_group = rows_of(group, counts)
-        if sample is None:
-            drawn.append(draw_cohort(key, of_group, group.cohort_size))
-        else:
-            ids = sample(server, of_group, group.cohort_size, key)
-            drawn.append(Cohort(ids, of_group[ids].astype(jnp.float32)))
-        if algorithm.present is not None:
-            key_present = jax.random.fold_in(key, PRESENT)
-            present = algorithm.present(key_present, drawn[-1].ids, len(of_group))
-            drawn[-1] = with_absent(drawn[-1], present)
-    cohorts = tuple(
-        cohort._replace(ids=ids_at(group, cohort.ids))
-        for cohort, group in zip(drawn, groups, strict=True)
-    )
-    return tuple(cohort.ids for cohort in drawn), cohorts
+        cohort = _draw_of_group(algorithm, state, of_group, key_group, group)
+        places.append(cohort.ids)
+        cohorts.append(cohort._replace(ids=ids_at(group, cohort.ids)))
+        sizes.append(len(of_group))
+    if algorithm.attend is not None:
+        key_present = jax.random.fold_in(key, PRESENT)
+        cohorts = algorithm.attend(key_present, tuple(cohorts), tuple(sizes), state.server)
+    ordered = [
+        (some, cohort) if cohort.present is None else present_first(some, cohort)
+        for some, cohort in zip(places, cohorts, strict=True)
+    ]
+    return tuple(zip(*ordered, strict=True))
 
 
-def with_absent(cohort: Cohort, present: Array) -> Cohort:
-    """A cohort of which only those who are `present` [M] take part; they are first."""
-    order = jnp.argsort(~present, stable=True)
-    present = present[order]
-    weights = jnp.where(present, cohort.weights[order], 0.0)
-    return Cohort(cohort.ids[order], weights, present)
+def _draw_of_group(algorithm, state, counts, key, group):
+    """The `Cohort` of a group, with places among its clients for ids."""
+    size, sample = group.cohort_size, algorithm.server.sample
+    if algorithm.up is not None:
+        everyone = jnp.arange(len(counts), dtype=jnp.int32)
+        time = state.seconds if algorithm.clocked else state.round.astype(jnp.float32)
+        up = algorithm.up(ids_at(group, everyone), time)
+        places = draw_those_up(key, up, size)
+        return Cohort(places, counts[places].astype(jnp.float32), up[places])
+    if sample is None:
+        return draw_cohort(key, counts, size)
+    places = sample(state.server, counts, size, key)
+    return Cohort(places, counts[places].astype(jnp.float32))
+
+
+def present_first(places: Array, cohort: Cohort) -> tuple[Array, Cohort]:
+    """Clients of whom those who take part are first, and the others have the weight 0."""
+    order = jnp.argsort(~cohort.present, stable=True)
+    places, cohort = tree.take((places, cohort), order)
+    return places, cohort._replace(weights=jnp.where(cohort.present, cohort.weights, 0.0))
 
 
 def train_cohort(
@@ -385,8 +409,9 @@ def receive(
     """
     cohorts, server = drawn.cohorts, state.server
     finite = tuple(jnp.ones(len(cohort.ids), bool) for cohort in cohorts)
-    parts = (poison.uploads, algorithm.present, algorithm.defend, algorithm.release)
-    if all(part is None for part in parts):
+    absent = cohorts[0].present is not None  # some clients may be
+    parts = (poison.uploads, algorithm.defend, algorithm.release)
+    if all(part is None for part in parts) and not absent:
         return server, cohorts, uploads, finite
     untrained = untrained_uploads(algorithm, state, drawn)
     if poison.uploads is not None:
@@ -396,7 +421,7 @@ def receive(
             for cohort, upload in zip(cohorts, uploads, strict=True)
         )
         uploads = tuple(map(jax.vmap(tree.where), finite, uploads, untrained))
-    if algorithm.present is not None:
+    if absent:
         uploads = tuple(
             fill_absent(algorithm, *of_group)
             for of_group in zip(cohorts, untrained, uploads, strict=True)

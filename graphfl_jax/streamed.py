@@ -86,7 +86,7 @@ class StreamedProgram:
     def start(self, key: Array, hparams: dict, data, server: Any = None) -> State:
         """As `Program.start`, without the memories of the clients."""
         first = self.program.first_server(key, hparams, data, server)
-        return State(first, ((),), jnp.int32(0))
+        return State(first, ((),), jnp.int32(0), self.program.first_seconds(hparams))
 
     def plan(self, state: State, key: Array, hparams: dict, data) -> Cohort:
         """The cohorts of R rounds, [R, M].
@@ -100,7 +100,8 @@ class StreamedProgram:
         def of_round(played):
             keys = keys_of_round(key_of_round(key, played))
             groups = self.program.groups
-            _, (cohort,) = sample_cohorts(algorithm, (), counts, keys.cohort, groups)
+            before = State((), (), played)
+            _, (cohort,) = sample_cohorts(algorithm, before, counts, keys.cohort, groups)
             return cohort
 
         return jax.lax.map(of_round, played + jnp.arange(self.rounds, dtype=jnp.int32))
@@ -132,7 +133,7 @@ class StreamedProgram:
             now = tree.take(segment.rounds, state.round - segment.played)
             places, cohort = replicate((now.places, now.cohort), self.program.mesh)
             drawn = Drawn((places,), (cohort,), (now.rows,))
-            return lambda server, key: drawn
+            return lambda state, key: drawn
 
         def one_round(state):
             number, (_, size) = state.round - segment.played, segment.rounds.places.shape

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from graphfl_jax import tree
 from graphfl_jax.core import Array, Metrics, Params
 from graphfl_jax.draws import draw_uniform
 from graphfl_jax.examples import Examples, Windows
@@ -55,11 +56,11 @@ def train_steps(
     steps: int,
     batch_size: int | None,
 ) -> tuple[Any, Metrics]:
-    """Takes a fixed number of steps, each on a batch.
+    """Takes steps, each on a batch: a fixed number, or the client's share of them.
 
     Args:
       start: what the first step gets, such as (parameters, state of an optimiser).
-      steps: K_c.
+      steps: K_c; see `steps_taken`.
       batch_size: examples in a step, drawn uniformly with replacement, independently in every
         step. None takes all the client's examples in every step.
 
@@ -67,8 +68,7 @@ def train_steps(
       What the last step returns, and {"loss": mean over the steps}.
     """
 
-    def take_numbered(carry, step_input):
-        number, indices = step_input
+    def take_numbered(carry, number, indices):
         batch = everything if batch_size is None else examples.rows(indices)
         return step(carry, batch, step_key(key, number))
 
@@ -76,8 +76,45 @@ def train_steps(
         everything = examples.rows(jnp.arange(examples.size))
         everything = everything._replace(count=examples.count)
     indices = draw_indices(key, (steps, batch_size or 0), examples.count)
-    end, losses = jax.lax.scan(take_numbered, start, (jnp.arange(steps), indices))
-    return end, {"loss": jnp.mean(losses)}
+    return scan_steps(take_numbered, start, indices, examples)
+
+
+def steps_taken(examples: Examples | Windows, steps: Any) -> Any:
+    """How many of so many steps a client takes: its share of them, but at least one."""
+    if examples.work is None:
+        return steps
+    return jnp.maximum(jnp.round(examples.work * jnp.float32(steps)), 1).astype(jnp.int32)
+
+
+def scan_steps(
+    step: Callable[[Any, Array, Any], tuple[Any, Array]],
+    start: Any,
+    inputs: Array,
+    examples: Examples | Windows,
+) -> tuple[Any, Metrics]:
+    """Takes the steps of a client.
+
+    Args:
+      step: (carry, number, input) -> the next carry, and the loss.
+      inputs: of each step, [K_c, ...]. Those after `steps_taken` change nothing.
+
+    Returns:
+      What the last step returns, and {"loss": mean over the steps}.
+    """
+    steps, numbers = len(inputs), jnp.arange(len(inputs))
+    if examples.work is None:
+        end, losses = jax.lax.scan(lambda carry, at: step(carry, *at), start, (numbers, inputs))
+        return end, {"loss": jnp.mean(losses)}
+    taken = steps_taken(examples, steps)
+
+    def take_some(carry, at):
+        after, loss = step(carry, *at)
+        return tree.where(at[0] < taken, (after, loss), (carry, jnp.zeros_like(loss)))
+
+    # The client's share decides, so the carry must vary over devices as the share does.
+    start = tree.varying_as(start, examples.work)
+    end, losses = jax.lax.scan(take_some, start, (numbers, inputs))
+    return end, {"loss": jnp.sum(losses) / taken.astype(losses.dtype)}
 
 
 def sgd_trainer(
@@ -113,7 +150,8 @@ def epoch_trainer(
     """Builds a trainer that passes over all of a client's examples, shuffled for each epoch.
 
     The last batch of an epoch holds the remaining examples. All clients of one program take the
-    same number of steps; additional steps of clients with fewer examples change nothing.
+    same number of steps; additional steps of clients with fewer examples change nothing, and
+    nor do those after the client's share, see `steps_taken`.
 
     Args:
       optimizer: its state starts anew in every call.
@@ -127,13 +165,18 @@ def epoch_trainer(
         rows = min(batch_size, size)
         batches = -(-size // rows)
         real = jnp.arange(size) < examples.count
+        per_epoch = -(-examples.count // rows)
+        steps = steps_taken(examples, epochs * per_epoch)
 
-        def one_epoch(carry, key_epoch):
+        def one_epoch(carry, at):
+            epoch, key_epoch = at
             # Padding is sorted behind all real examples.
             order = jnp.argsort(jnp.where(real, draw_uniform(key_epoch, (size,)), 2.0))
             order = jnp.pad(order, (0, batches * rows - size)).reshape(batches, rows)
             numbers = jnp.arange(batches)
             left = examples.count - numbers * rows  # before each batch
+            if examples.work is not None:
+                left = jnp.where(epoch * per_epoch + numbers < steps, left, 0)
             # Of this epoch, so that it does not depend on the padding.
             keys = jax.vmap(step_key, (None, 0))(key_epoch, numbers)
             return jax.lax.scan(step, carry, (keys, order, left))
@@ -150,14 +193,9 @@ def epoch_trainer(
 
         # The client's count decides which steps are skipped, so the optimiser's state must vary
         # over devices as the count does.
-        zero = jnp.zeros_like(examples.count)
-        opt_state = jax.tree.map(
-            lambda leaf: leaf + zero.astype(leaf.dtype), optimizer.init(params)
-        )
-        (params, _), losses = jax.lax.scan(
-            one_epoch, (params, opt_state), jax.random.split(key, epochs)
-        )
-        steps = epochs * -(-examples.count // rows)
+        opt_state = tree.varying_as(optimizer.init(params), examples.count)
+        at = (jnp.arange(epochs), jax.random.split(key, epochs))
+        (params, _), losses = jax.lax.scan(one_epoch, (params, opt_state), at)
         return params, {"loss": jnp.sum(losses) / steps.astype(losses.dtype)}
 
     return train

@@ -19,6 +19,12 @@ def put(rows, ids, new):
     return jax.tree.map(lambda leaf, part: leaf.at[ids].set(part), rows, new)
 
 
+def varying_as(values, scalar):
+    """The same values, which in a program over devices may differ as a scalar differs."""
+    zero = jnp.zeros_like(scalar)
+    return jax.tree.map(lambda leaf: leaf + zero.astype(leaf.dtype), values)
+
+
 def grow(old, larger):
     """The leaves of `larger`, in which those of `old`, which are not, take the first places."""
 

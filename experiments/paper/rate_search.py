@@ -28,9 +28,14 @@ from graphfl_jax.configs import change
 from graphfl_jax.configs.fields import setting_of
 from graphfl_jax.configs.values import adjust
 from graphfl_jax.runs.batch import run_trials
+from graphfl_jax.runs.checkpoint import write_json, write_text
 from graphfl_jax.runs.sweep import Point, TrialGroup, groups_of
 
 SEARCHES = Path(__file__).parents[1] / "searches.json"
+KEPT_RESULTS = Path(__file__).parents[1] / "searched"
+TUNED, SEARCHED = (
+    Path(configs.__file__).with_name(name) for name in ("tuned.json", "searched.json")
+)
 ALL = "all"
 GAIN = 1e-4
 KEPT = ("point", "runs", "validation", "sd_seeds", "loss")  # of a row; test scores are not
@@ -70,7 +75,8 @@ def design_of_flags() -> dict:
         check_names("methods", FLAGS.methods, configs.methods())
     design = designs[Path(path).stem]
     starts = searches["starts"][design["starts"]]
-    return design | {"starts": starts | {ALL: starts[ALL] | design.get("start", {})}}
+    starts |= {ALL: starts[ALL] | design.get("start", {})}
+    return design | {"starts": starts, "printed": searches["printed"]}
 
 
 def fitting(design: dict) -> tuple[list[Plan], dict[str, str]]:
@@ -117,7 +123,7 @@ def plan_of(method: str, design: dict) -> Plan:
     start = {
         f"hparams.{name}": float(value)
         for name, value in {**design["starts"][ALL], **design["starts"].get(method, {})}.items()
-        if name in config.hparams and f"hparams.{name}" not in configs.methods()[method]
+        if name in config.hparams and not is_fixed(name, method, design)
     }
     refuse_overrides(dict.fromkeys(start, "the search chooses it"))
     seeds = list(range(FLAGS.seeds or design["seeds"]))
@@ -126,6 +132,15 @@ def plan_of(method: str, design: dict) -> Plan:
         return grid.evaluate_as_ranked(groups_of(points, seeds, configure))
 
     return Plan(method, start, groups, len(seeds))
+
+
+def is_fixed(name: str, method: str, design: dict) -> bool:
+    """Whether a method states a float of `hparams`, and no search changes it.
+
+    Rates are fixed only where a paper prints them; a weight of 0 is what makes some variants.
+    """
+    stated = f"hparams.{name}" in configs.methods()[method]
+    return stated and (method in design["printed"] or not name.endswith("_lr"))
 
 
 def searched(plan: Plan, out: Path) -> dict:
@@ -224,6 +239,61 @@ def point_text(point: Point) -> str:
     """The values of a point."""
     items = point.items()
     return ", ".join(f"{field.removeprefix('hparams.')} {value:g}" for field, value in items)
+
+
+def keep(name: str, results: dict, design: dict) -> None:
+    """Keeps the results of a search, and gives its rates to the configuration.
+
+    Results and rates of other methods stay as they are.
+
+    Args:
+      name: of the configuration.
+      results: what search.json says.
+      design: the entry of `SEARCHES`.
+    """
+    file, new = (
+        KEPT_RESULTS / f"{name}.json",
+        {row["method"]: row for row in results["searched"]},
+    )
+    before = json.loads(file.read_text(encoding="utf-8"))["searched"] if file.exists() else []
+    rows = {row["method"]: row for row in before} | new
+    order = [method for method in configs.methods() if method in rows]
+    kept = {"searched": [rows[method] for method in order], "left_out": results["left_out"]}
+    write_json(file, kept)
+    rates = rates_of(kept, design.get("rates_of", {}))
+    for path, content in ((TUNED, rates), (SEARCHED, sorted(rates))):
+        write_text(
+            path, as_lines(json.loads(path.read_text(encoding="utf-8")) | {name: content})
+        )
+
+
+def as_lines(contents: dict) -> str:
+    """JSON with a line for each method, or for each list of methods."""
+    parts = []
+    for name, content in contents.items():
+        text = json.dumps(content)
+        if isinstance(content, dict):
+            lines = [f"    {json.dumps(key)}: {json.dumps(content[key])}" for key in content]
+            text = "{\n" + ",\n".join(lines) + "\n  }"
+        parts.append(f"  {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def rates_of(results: dict, same: dict[str, str]) -> dict[str, dict[str, float]]:
+    """The rates that a search chose, by method and float of `hparams`.
+
+    Args:
+      results: what search.json says.
+      same: for methods that were not searched, those whose rates they have.
+    """
+    rates = {
+        row["method"]: {
+            field.removeprefix("hparams."): value for field, value in row["chosen"].items()
+        }
+        for row in results["searched"]
+        if row["chosen"] is not None
+    }
+    return rates | {method: rates[other] for method, other in same.items() if other in rates}
 
 
 def text_of(rows: list[dict]) -> str:

@@ -62,6 +62,7 @@ FILES = {
     "panacea_paper": "panacea",
     "panacea_paper_gn": "panacea",
     "panacea_paper_printed": "panacea",
+    "fedbuff": "fedbuff",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

@@ -31,7 +31,7 @@ from graphfl_jax.algorithms.fedavg import averaging_server, of_all_architectures
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Predictor
 from graphfl_jax.optimizers import Optimizer
 from graphfl_jax.settings import Choice, Real
-from graphfl_jax.trainers import draw_indices, step_key
+from graphfl_jax.trainers import draw_indices, scan_steps, step_key
 
 DELTA = 1e-3  # of the paper's finite difference
 
@@ -79,8 +79,8 @@ def perfedavg(
         return jax.tree.map(lambda a, b: (a - b) / (2 * DELTA), ahead, behind)
 
     def local(w, memory, data, key):
-        def meta_step(carry, step_input):
-            (w, opt_state), (number, indices) = carry, step_input
+        def meta_step(carry, number, indices):
+            w, opt_state = carry
             keys = jax.random.split(step_key(key, number), 3)
             first, second, third = (data.train.rows(rows) for rows in indices)
             loss, gradient = jax.value_and_grad(model.objective)(w, first, keys[0])
@@ -92,9 +92,9 @@ def perfedavg(
             return (optax.apply_updates(w, updates), opt_state), loss
 
         indices = draw_indices(key, (local_steps, 3, batch_size), data.train.count)
-        steps = (jnp.arange(local_steps), indices)
-        (w, _), losses = jax.lax.scan(meta_step, (w, optimizer.init(w)), steps)
-        return memory, w, {"loss": jnp.mean(losses)}
+        start = (w, optimizer.init(w))
+        (w, _), metrics = scan_steps(meta_step, start, indices, data.train)
+        return memory, w, metrics
 
     def aggregate(w, cohorts, uploads, key):
         cohort, uploads = of_all_architectures(cohorts, uploads)

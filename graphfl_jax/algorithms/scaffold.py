@@ -29,7 +29,7 @@ from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Params, Predictor, Server
 from graphfl_jax.optimizers import Optimizer
 from graphfl_jax.settings import Real
-from graphfl_jax.trainers import train_steps
+from graphfl_jax.trainers import steps_taken, train_steps
 
 
 class Controlled(NamedTuple):
@@ -88,8 +88,9 @@ def scaffold(
         )
         differs = jax.tree.map(lambda x, y: jnp.any(x != y), x, y)
         moved = jnp.any(jnp.stack(jax.tree.leaves(differs)))
+        steps = jnp.float32(steps_taken(data.train, local_steps))
         change = jax.tree.map(  # c_i+ - c_i
-            lambda total, c_i: jnp.where(moved, total / local_steps - c_i, 0.0), total, c_i
+            lambda total, c_i: jnp.where(moved, total / steps - c_i, 0.0), total, c_i
         )
         return jax.tree.map(jnp.add, c_i, change), Controlled(y, change), metrics
 

@@ -241,6 +241,7 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
         result_tables.stopped_text,
         result_tables.weighted_text,
         result_tables.privacy_text,
+        result_tables.clock_text,
         result_tables.sample_text,
         result_tables.trained_text,
     ):

@@ -29,7 +29,8 @@ from graphfl_jax.optimizers import OPTIMIZERS
 from graphfl_jax.settings import Choice, Integer, Items, Real, Text, perhaps
 from graphfl_jax.wire.accounting import ACCOUNTED, accounting
 from graphfl_jax.wire.attacks import ATTACKS, attackers, with_attack_order
-from graphfl_jax.wire.availability import AVAILABILITIES
+from graphfl_jax.wire.availability import AVAILABILITIES, STRAGGLERS
+from graphfl_jax.wire.clock import CLOCKS
 from graphfl_jax.wire.compression import COMPRESSORS, feedback_of
 from graphfl_jax.wire.defences import DEFENCES
 from graphfl_jax.wire.privacy import PRIVACIES
@@ -137,6 +138,14 @@ _BASE = {
         Choice("Which clients of a round do not answer.", AVAILABILITIES, or_none=True),
         "",
     ),
+    "stragglers.name": (
+        Choice("Which clients take fewer local steps.", STRAGGLERS, or_none=True),
+        "",
+    ),
+    "clock.name": (
+        Choice("Devices whose simulated time a run measures.", CLOCKS, or_none=True),
+        "",
+    ),
     "compression.name": (
         Choice("How clients compress what they send.", COMPRESSORS, or_none=True),
         "",
@@ -218,6 +227,9 @@ def _form(values, defaults=NOTHING):
         form.add("new_clients.architectures", setting, (), reader)
     if form.choose("availability.name"):
         walk_chosen("availability.name", AVAILABILITIES, "availability")
+    for section, factories in (("stragglers", STRAGGLERS), ("clock", CLOCKS)):
+        if form.choose(f"{section}.name"):
+            walk_chosen(f"{section}.name", factories, section)
     if form.choose("compression.name"):
         walk_chosen("compression.name", COMPRESSORS, "compression")
         form.walk(feedback_of, Place("compression", "compression.name"))

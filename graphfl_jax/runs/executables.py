@@ -46,6 +46,7 @@ from graphfl_jax.runs.identity import (
     PROGRAMS,
     SOURCE,
     STOP,
+    digests_of_files,
     digests_outside,
     functions_in,
 )
@@ -251,12 +252,13 @@ def description(experiment: Experiment, config: ConfigDict, inputs: tuple) -> st
 
     Floats of `hparams`, seeds, keys and data are inputs of the program, so only their names and
     shapes count; the data's hash is included all the same. Constants of the program are the
-    scale of the targets and pretrained weights.
+    scale of the targets, pretrained weights, and when clients are up.
     """
-    federation, weights = experiment.federation, config.model.get("weights")
+    federation, files = experiment.federation, digests_of_files(config)
     facts = {
         "settings": structure(config, without=OUTSIDE),
-        "weights": weights and _sha256(Path(weights).read_bytes()).hex(),
+        "files": files,
+        "names": "trace" in files and federation.clients,
         "data": (federation.sha256, federation.task, federation.outputs, federation.units),
         "clients": (len(federation.clients), federation.new_clients),
         "groups": [

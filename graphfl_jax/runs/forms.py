@@ -237,6 +237,7 @@ RESULTS = {
     ),
     "allocation?": (None, [[float]]),
     "embeddings_moved?": (None, float),
+    "simulated_seconds?": (None, float),
     "architectures?": (
         None,
         {
@@ -258,7 +259,7 @@ IDENTITY = {
     **dict.fromkeys(("config", "data", "arrays"), str),
     **dict.fromkeys(("source", "config_file"), (None, str)),
     "callables": {str: str},
-    **dict.fromkeys(("init?", "weights?"), str),
+    **dict.fromkeys(("init?", "weights?", "trace?"), str),
 }
 LOST = {"source": None, "config_file": None, "callables": {}}  # the digests of unknown code
 ACCEPTED = {f"{name}?" if name in LOST else name: form for name, form in IDENTITY.items()}
@@ -296,6 +297,7 @@ ROW = {
     "metrics?": {str: {str: {"mean": SCORE}}},
     "allocation?": list,
     "not_finite?": {str: count},
+    "simulated_seconds?": float,
     str: {str: tuple(dict.fromkeys((*NUMBERS, "jain"), form) for form in (None, float))},
 }
 FEDERATION = {  # federation.json

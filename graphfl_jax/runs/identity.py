@@ -12,6 +12,7 @@ they were made, as a dictionary:
     callables    the files of functions that the user registered or passed, by file name
     init         only with ``init_from``: the state of the server from which the run began
     weights      only with ``model.weights``: the file of pretrained weights
+    trace        only with ``availability.file``: the file that says when clients are up
 
 `source`, `config_file` and `callables` are the code. What an identity is compared for, and what
 follows if it differs, is the rule of `store`.
@@ -67,6 +68,9 @@ PATHS = {"data.path", "data.root", "data.download"}
 STOP = {"stop.patience", "stop.target", "stop.point"}
 FREE_ON_RESUME = {"rounds", "checkpoint_every", *STOP, *PATHS}
 
+# Fields of files that a run reads beside its data, by their names in identities
+FILE_FIELDS = {"weights": "model.weights", "trace": "availability.file"}
+
 PACKAGE = Path(__file__).resolve().parents[1]
 
 Identity = dict[str, Any]
@@ -105,10 +109,17 @@ def identity_of(
         "arrays": arrays,
         **code,
     }
-    weights = config.model.get("weights")
-    if weights:
-        identity["weights"] = _sha256(Path(weights).read_bytes())
-    return identity
+    return identity | digests_of_files(config)
+
+
+def digests_of_files(config: ConfigDict) -> dict[str, str]:
+    """SHA-256 of each of `FILE_FIELDS` that a configuration names, by name."""
+    digests = {}
+    for name, field in FILE_FIELDS.items():
+        section, key = field.split(".")
+        if config[section].get(key):
+            digests[name] = _sha256(Path(config[section][key]).read_bytes())
+    return digests
 
 
 def digest_of_config(values: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ DESCRIPTION = "federation.json"  # the file of `description_of`
 DESCRIBED = 10_000  # clients of the largest federation of which it lists all
 # Parts of the results that a run has only if it played all rounds, and not every run has.
 SCORED = ("scores", "means_by_examples", "metrics", "errors", "labels")
-SCORED += ("rejected", "allocation", "architectures", "embeddings_moved")
+SCORED += ("rejected", "allocation", "architectures", "embeddings_moved", "simulated_seconds")
 # Names of shares of malicious clients among a client's neighbours, and the largest such share.
 NEIGHBOURS = {"none": 0.0, "up to half": 0.5, "more than half": 1.0}
 
@@ -144,6 +144,8 @@ def _parts_with_scores(experiment, course):
         parts["rejected"] = rejections(experiment, final.rejected)
     if len(final.allocation):
         parts["allocation"] = round_shares(final.allocation)
+    if jax.tree.leaves(final.seconds):
+        parts["simulated_seconds"] = float(final.seconds)
     if len(experiment.groups) > 1:
         traffic = course.traffic
         parts["architectures"] = architecture_scores(experiment, final.scores, traffic)
@@ -372,12 +374,15 @@ def row_of(played: int, log: Log, evaluated: Evaluated) -> dict:
 
     It has also ``"participation"``, a dictionary, the `Participation` of the rounds since the
     last evaluation, of the clients that took part in them; ``"metrics"`` of `Evaluated`, if
-    there are any, and ``"allocation"`` [N, N], if the method has one.
+    there are any, ``"simulated_seconds"`` [], if there is a clock, and ``"allocation"`` [N, N],
+    if the method has one.
     """
     row = {"round": np.int32(played), "train": log.metrics, "scores": evaluated.scores}
     row["participation"] = log.participation.sparse()._asdict()
     if any(evaluated.metrics.values()):
         row["metrics"] = evaluated.metrics
+    if jax.tree.leaves(evaluated.seconds):
+        row["simulated_seconds"] = evaluated.seconds
     return row | ({"allocation": evaluated.allocation} if len(evaluated.allocation) else {})
 
 
@@ -387,9 +392,9 @@ def row_fields(row: dict, task: Task, clients: Sequence[str]) -> dict:
     Returns:
       ``round``; ``train``, the metrics of the training by name; for each split the
       `metrics.summary` of its scores at each point; and ``metrics``, as `metric_summaries`,
-      ``allocation``, and ``not_finite``, by the names of clients the rounds since the last
-      evaluation in which each counted as untrained since a number was not finite, if there
-      are any.
+      ``simulated_seconds``, ``allocation``, and ``not_finite``, by the names of clients the
+      rounds since the last evaluation in which each counted as untrained since a number was
+      not finite, if there are any.
     """
     fields = {
         "round": int(row["round"]),
@@ -398,6 +403,8 @@ def row_fields(row: dict, task: Task, clients: Sequence[str]) -> dict:
     }
     if "metrics" in row:
         fields["metrics"] = metric_summaries(row["metrics"])
+    if "simulated_seconds" in row:
+        fields["simulated_seconds"] = float(row["simulated_seconds"])
     if "allocation" in row:
         fields["allocation"] = round_shares(row["allocation"])
     rounds = Participation(**row["participation"]).not_finite_rounds()

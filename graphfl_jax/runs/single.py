@@ -24,7 +24,13 @@ from graphfl_jax.runs.debug import DebugSession
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.executables import open_kept, private_folder
 from graphfl_jax.runs.folder import RunFolder
-from graphfl_jax.runs.identity import PATHS, digest_of_arrays, digests_of_code, identity_of
+from graphfl_jax.runs.identity import (
+    FILE_FIELDS,
+    PATHS,
+    digest_of_arrays,
+    digests_of_code,
+    identity_of,
+)
 from graphfl_jax.runs.initial import Beginning
 from graphfl_jax.runs.multihost import (
     assert_same_on_all,
@@ -265,7 +271,7 @@ def run_experiment(
         {
             "configuration": as_text(values_of(config)[0], without=PATHS),
             "data": identity["data"] + identity["arrays"],
-            "pretrained weights": identity.get("weights", ""),
+            **{field: identity.get(name, "") for name, field in FILE_FIELDS.items()},
             "code": json.dumps(code),
             "versions": json.dumps(where["versions"]),
             "debug": str(debug),

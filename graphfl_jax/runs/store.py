@@ -25,7 +25,7 @@ from typing import IO, Any
 from graphfl_jax.runs.checkpoint import write_text
 from graphfl_jax.runs.disk import why_not_writable, writing
 from graphfl_jax.runs.forms import load_json, misfit
-from graphfl_jax.runs.identity import Identity, digest_of_json
+from graphfl_jax.runs.identity import FILE_FIELDS, Identity, digest_of_json
 
 LOCK = ".lock"
 RUN, SWEEP, TABLES = "a run", "a sweep", "runs of tables or figures"
@@ -62,13 +62,13 @@ def refusal(record: Record, now: Identity, *, accept_changes: bool) -> str:
             "the data are split in another way than in the run in it, so test examples may be "
             "former training examples; give the same split, or choose another --out"
         )
-    weights = before.get("weights"), now.get("weights")
-    if weights[0] != weights[1]:
-        return (
-            f"the content of model.weights differs from that of the run in it (sha256 "
-            f"{_short(weights[1])}, not {_short(weights[0])}); put the file back, or choose "
-            f"another --out"
-        )
+    for name, field in FILE_FIELDS.items():
+        old, new = before.get(name), now.get(name)
+        if old != new:
+            return (
+                f"the content of {field} differs from that of the run in it (sha256 "
+                f"{_short(new)}, not {_short(old)}); put the file back, or choose another --out"
+            )
     if accept_changes or _has_code_of(record, now):
         return ""
     absent = sorted(before["callables"].keys() - now["callables"].keys())

@@ -22,6 +22,7 @@ OVER = {
     "steps": "local steps of all clients",
     "bytes": "bytes sent and received by all clients",
     "seconds": "seconds of training",
+    "clock": "simulated seconds",
 }
 TABLE, PLOT, REPORT = "clients.csv", "convergence.svg", "report.html"  # files of a run
 
@@ -156,9 +157,16 @@ def per_round(results: Mapping[str, Any], over: str) -> float:
             f"seed {results['seed']} of {results['variant']} lack; make the run again, or "
             f"choose rounds"
         )
+    if over == "clock" and results.get("simulated_seconds") is None:
+        raise ValueError(
+            f"over=clock needs simulated seconds, which the run with seed {results['seed']} of "
+            f"{results['variant']} lacks; make it with --config.clock.name=devices, or choose "
+            f"rounds"
+        )
     of_all = {
         "steps": lambda: timing["client_steps_per_s"] * timing["train_s"],
         "seconds": lambda: timing["train_s"],
+        "clock": lambda: results["simulated_seconds"],
         "bytes": lambda: (
             results["rounds"] * sent["clients"] * (sent["up_bytes"] + sent["down_bytes"])
         ),

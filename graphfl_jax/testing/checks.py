@@ -30,9 +30,9 @@ from graphfl_jax.rounds import (
     message_bytes,
     messages_per_client,
     play_round,
+    present_first,
     sample_cohorts,
     untrained_uploads,
-    with_absent,
 )
 from graphfl_jax.runs import checkpoint, fleet, models, single
 from graphfl_jax.runs.session import Inputs, place, program_at_sizes, program_of
@@ -279,7 +279,7 @@ def _first_cohort(subject, state, data):
     """The ids of the clients that the program draws for the first round."""
     algorithm = subject.experiment.build(subject.hparams, 0)
     key, groups = keys_of_round(key_of_round(fixed_key(), 0)).cohort, subject.experiment.groups
-    _, (cohort,) = sample_cohorts(algorithm, state.server, data.train.count, key, groups)
+    _, (cohort,) = sample_cohorts(algorithm, state, data.train.count, key, groups)
     return np.asarray(cohort.ids)
 
 
@@ -507,8 +507,8 @@ def absent_clients_do_not_count(subject: Subject) -> None:
         ids = jnp.array(some, jnp.int32)
         cohort = Cohort(ids, data.train.count[ids].astype(jnp.float32))
         if not everybody:
-            cohort = with_absent(cohort, jnp.array([True, True, False, True, False]))
-            algorithm = algorithm.replacing(present=lambda *values: cohort.present)
+            cohort = cohort.of_those(jnp.array([True, True, False, True, False]))
+            ids, cohort = present_first(ids, cohort)
         rows = tree.take(algorithm.client_data(data), cohort.ids)
         drawn = Drawn((cohort.ids,), (cohort,), (rows,))
         groups = tuple(group._replace(cohort_size=len(some)) for group in experiment.groups)
@@ -516,7 +516,7 @@ def absent_clients_do_not_count(subject: Subject) -> None:
             algorithm,
             state,
             fixed_key(),
-            draw=lambda server, key: drawn,
+            draw=lambda state, key: drawn,
             groups=groups,
             mesh=None,
             poison=Poison(),
@@ -555,6 +555,36 @@ def compression_without_loss_changes_nothing(subject: Subject) -> None:
     for ours, theirs in zip(sent.clients, whole.clients, strict=True):
         assert_equal(ours.memory, theirs)
         assert not np.any(ours.lost)
+
+
+def a_distant_deadline_changes_nothing(subject: Subject, rtol: float = 0.0) -> None:
+    """Rounds with a clock, and shares of steps that are all 1, have the same bits.
+
+    Args:
+      rtol: above 0, the relative difference of numbers that the compiler rounds in another way.
+
+    Raises `LeftOut` if the method plans how long clients take.
+    """
+    fields = {"stragglers__name": "uniform", "hparams__straggler_share": 0.0}
+    fields |= {"clock__name": "deadline", "hparams__deadline": 1e9, "clock__late": "shorten"}
+    algorithm = subject.experiment.build(subject.experiment.hparams, 0)
+    if algorithm.server.seconds is not None:
+        raise LeftOut(f"{subject.method} plans how long clients take")
+    if algorithm.needs.everyone or algorithm.defend is not None:  # so nobody is ever absent
+        fields |= {"clock__name": "devices"}
+        del fields["hparams__deadline"], fields["clock__late"]
+    config = subject.config(local_steps=STEPS, **fields)
+    experiment = build_experiment(config, federation())
+
+    def played(experiment, program):
+        inputs = fixed_key(), floats(experiment.hparams), subject.data
+        start = program.start(*inputs)
+        return program.advance(start, *inputs, jnp.int32(2))[0]
+
+    plain = played(subject.experiment, subject.program)
+    timed = played(experiment, program_of(experiment, config))
+    assert_equal((timed.server, timed.clients), (plain.server, plain.clients), rtol=rtol)
+    assert 0 < float(timed.seconds) < 1e6
 
 
 def privacy_keeps_the_shape_of_the_state(subject: Subject, privacy: str = "central") -> None:

@@ -39,6 +39,7 @@ SMALL = {
     "algorithm.depth": 2,
     "algorithm.ghn_depth": 2,
     "algorithm.ghn_width": 8,
+    "algorithm.fedbuff_concurrency": 1,
     "hparams.client_lr": 0.1,
     "hparams.server_lr": 0.05,
     "hparams.pfedme_lambda": 1.0,  # times client_lr it must be below 1

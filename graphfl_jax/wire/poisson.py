@@ -16,7 +16,7 @@ https://arxiv.org/abs/1908.10530
 import jax
 import jax.numpy as jnp
 
-from graphfl_jax.wire.availability import Attendance
+from graphfl_jax.wire.availability import Law
 
 MISSED = 1e-9  # of a round
 
@@ -33,13 +33,15 @@ def places(cohort_size: int, clients: int) -> int:
     return max(int(binom.isf(MISSED, clients, cohort_size / clients)), 1)
 
 
-def poisson_cohorts(cohort_size: int) -> Attendance:
-    """`Algorithm.present` of Poisson cohorts with a mean of `cohort_size` clients."""
+def poisson_cohorts(cohort_size: int) -> Law:
+    """The law of Poisson cohorts with a mean of `cohort_size` clients, of one architecture."""
 
-    def present(key, ids, clients):
+    def law(key, cohorts, sizes, server):
+        (cohort,), (clients,) = cohorts, sizes
         key_number, key_order = jax.random.split(key)
         total, share = jnp.float32(clients), jnp.float32(cohort_size / clients)
         number = jax.random.binomial(key_number, total, share).astype(jnp.int32)
-        return jax.random.permutation(key_order, len(ids)) < number
+        order = jax.random.permutation(key_order, len(cohort.ids))
+        return (cohort.of_those(order < number),)
 
-    return present
+    return law

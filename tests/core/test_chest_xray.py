@@ -256,7 +256,7 @@ def test_a_shared_split_is_scored_like_copies_of_it(ran):
     """And stands in the results, beside the test scores."""
     made = several_labels(shared=False)
     pooled = several_labels().data.shared["pooled"]
-    copies = Examples(*(np.stack([leaf] * 3) for leaf in pooled))
+    copies = jax.tree.map(lambda leaf: np.stack([leaf] * 3), pooled)
     evals = made.data.evals | {"pooled": copies}
     made = made._replace(data=made.data._replace(evals=evals))
     copied = graphfl_jax.run(small_config("ditto", **LEARNING), made)

@@ -302,7 +302,7 @@ def test_the_control_of_scaffolds_server_is_the_mean_of_the_clients():
 def test_scaffold_on_equal_clients_is_fedavg():
     """If all take part, c_i = c, and the corrections cancel."""
     train = same_batches().train
-    equal = Examples(*(np.repeat(leaf[:1], 7, axis=0) for leaf in train))
+    equal = jax.tree.map(lambda leaf: np.repeat(leaf[:1], 7, axis=0), train)
     data = same_batches()._replace(train=equal)
     ours, theirs = (play(method, data, 3, 7) for method in ("scaffold", "fedavg"))
     assert_close(ours.server.model, theirs.server, rtol=1e-4, atol=1e-5)

@@ -12,7 +12,7 @@ from graphfl_jax import load, run
 from graphfl_jax.build import build_experiment
 from graphfl_jax.configs import change
 from graphfl_jax.core import Cohort
-from graphfl_jax.rounds import draw_cohort, known_to_server, with_absent
+from graphfl_jax.rounds import draw_cohort, known_to_server, present_first
 from graphfl_jax.runs.session import program_of
 from graphfl_jax.testing.subject import assert_equal, federation, floats, small_config
 from graphfl_jax.wire.poisson import MISSED, places, poisson_cohorts
@@ -35,15 +35,16 @@ def test_a_round_has_places_for_all_but_a_tiny_share_of_cohorts(size, clients):
 def test_each_client_takes_part_with_the_same_probability_whatever_others_do():
     clients, size, draws = 12, 3, 20_000
     number = places(size, clients)
-    present = poisson_cohorts(size)
+    law = poisson_cohorts(size)
 
     @jax.jit
     @jax.vmap
     def drawn(key):
         key_cohort, key_present = jax.random.split(key)
         cohort = draw_cohort(key_cohort, jnp.ones(clients, jnp.int32), number)
-        ids = with_absent(cohort, present(key_present, cohort.ids, clients))
-        takes_part = jnp.zeros(clients).at[known_to_server(ids).ids].set(1.0)
+        (cohort,) = law(key_present, (cohort,), (clients,), ())
+        _, cohort = present_first(cohort.ids, cohort)
+        takes_part = jnp.zeros(clients).at[known_to_server(cohort).ids].set(1.0)
         return takes_part
 
     rounds = np.asarray(drawn(jax.random.split(jax.random.key(0), draws)))
@@ -62,11 +63,13 @@ def test_each_client_takes_part_with_the_same_probability_whatever_others_do():
 
 def test_those_who_are_present_come_first_in_the_order_of_their_numbers():
     cohort = Cohort(jnp.array([2, 3, 5, 8]), jnp.array([1.0, 2.0, 3.0, 4.0]))
-    some = with_absent(cohort, jnp.array([False, True, False, True]))
+    those = cohort.of_those(jnp.array([False, True, False, True]))
+    places, some = present_first(jnp.arange(4), those)
+    assert places.tolist() == [1, 3, 0, 2]
     assert some.ids.tolist() == [3, 8, 2, 5] and some.weights.tolist() == [2, 4, 0, 0]
     assert float(some.number) == 2 and float(cohort.number) == 4
     assert known_to_server(some).ids.tolist() == [3, 8, 2**31 - 1, 2**31 - 1]
-    nobody = with_absent(cohort, jnp.zeros(4, bool))
+    _, nobody = present_first(places, those.of_those(jnp.array([True, False, True, False])))
     assert float(nobody.number) == 1  # so that nothing is divided by 0
 
 

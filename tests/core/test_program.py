@@ -181,12 +181,12 @@ def test_scores_do_not_depend_on_the_batch_size(batch_size):
     params = MODEL.init(jax.random.key(0))
     predicted = np.argmax(MODEL.apply(params, examples.x), -1)
     expected = np.mean(predicted[: examples.count] == examples.y[: examples.count])
-    found = score(params, Examples(*map(jnp.asarray, examples)), batch_size)
+    found = score(params, jax.tree.map(jnp.asarray, examples), batch_size)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_a_prediction_that_is_not_finite_has_no_score():
-    examples = Examples(*map(jnp.asarray, tree.take(two_clusters().data.train, 0)))
+    examples = jax.tree.map(jnp.asarray, tree.take(two_clusters().data.train, 0))
     params = jax.tree.map(lambda leaf: leaf * jnp.nan, MODEL.init(jax.random.key(0)))
     assert np.isnan(score(params, examples, 512))
 

@@ -932,7 +932,7 @@ def test_sfl_star_relates_similar_models_and_the_released_learner_different_ones
 
 
 def example_of(i):
-    return Examples(*(jnp.asarray(leaf[i]) for leaf in data().train))
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), data().train)
 
 
 def test_every_epoch_takes_every_example_once():

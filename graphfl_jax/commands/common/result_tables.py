@@ -113,6 +113,14 @@ def privacy_rows(results: dict) -> list[list[str]]:
     return rows
 
 
+def clock_text(results: dict) -> str:
+    """How long a run would have taken on its devices; empty without a clock."""
+    seconds = results.get("simulated_seconds")
+    if seconds is None:
+        return ""
+    return f"simulated clock: {seconds:,.4g} s in {results['rounds']} rounds"
+
+
 def sample_text(results: dict) -> str:
     """How many clients were scored, with the interval of the mean at P; empty for all."""
     sample = results.get("sample")

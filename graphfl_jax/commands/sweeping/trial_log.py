@@ -13,6 +13,7 @@ from graphfl_jax.runs.checkpoint import remove_parts
 from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.identity import (
+    FILE_FIELDS,
     digest_of_arrays,
     digest_of_config,
     digests_of_code,
@@ -256,11 +257,12 @@ def _check_node(group, results, now):
             f"data.source={results['dataset']['source']}: a node has other data than this "
             f"host; put the same files into {root} on every node"
         )
-    if made.get("weights") != now.get("weights"):
-        raise ValueError(
-            f"model.weights={group.config.model.weights}: a node has another file than this "
-            f"host; put the same file on every node"
-        )
+    for name, field in FILE_FIELDS.items():
+        if made.get(name) != now.get(name):
+            raise ValueError(
+                f"the content of {field}: a node has another file than "
+                f"this host; put the same file on every node"
+            )
     if changes := changed_code(made, now):
         raise ValueError(
             f"launcher=ray: a node has other code than this host: {', '.join(changes)}; "
