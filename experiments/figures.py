@@ -21,6 +21,11 @@ client. flha_once: the same for a client some of whose types of layers nobody el
 the divisor of its width; flha_once_others: for the other clients. flha_6: histograms of the
 weights that FLHA-GHN generates after training, beside those with which client models start,
 seed 0. --profile is their size.
+compression and privacy: scores at P of the runs of the tables of these names, over the
+kilobytes that a client sends in a round, and over epsilon. A point is a setting, and a bar one
+standard deviation over seeds. A line joins the settings that no other one of the method beats
+at the same cost or less. The epsilon of central privacy is of the deployment whose noise is
+added.
 partition: how many examples of each class every client of --config has, by default of
 fashion_mnist. architectures: the graphs of the client models of --config, by default of
 flha_cifar10, with the types of their layers.
@@ -51,7 +56,14 @@ from experiments.paper.architecture_graphs import (
 from experiments.paper.cached_runs import Cache, cached_runs
 from experiments.paper.columns import SPREAD, spread_text
 from experiments.paper.configurations import Cell, paper_config, remedy_of_source
-from experiments.paper.figure_lines import SERIES, Allocations, Joining, Series, Unseen
+from experiments.paper.figure_lines import (
+    SERIES,
+    Allocations,
+    Costs,
+    Joining,
+    Series,
+    Unseen,
+)
 from experiments.paper.flha import PLAIN, RESIDUAL, SIZES, cells_of
 from experiments.paper.tables import SMALL, TABLES
 from experiments.paper.weight_histograms import draw_weights, weight_lines, weight_rows
@@ -135,15 +147,26 @@ FIGURES = {
     "flha_3": Unseen(RESIDUAL),
     "flha_depths": Unseen(PLAIN),
     "flha_6": Weights("flha-ghn"),
+    "compression": Costs(
+        "compression", "up", "kB that a client sends in a round", TABLES["compression"].methods
+    ),
+    "privacy": Costs("privacy", "epsilon", "epsilon", TABLES["privacy"].methods),
 } | SERIES
 CONFIGURED = (Holdings, Graphs)  # figures of --config
 SIZED = (Series, Unseen, Weights)  # figures in two sizes
-COMPARING = (Curves, Allocations, Joining, Series, Unseen)  # figures that compare methods
+COMPARING = (
+    Curves,
+    Allocations,
+    Joining,
+    Series,
+    Unseen,
+    Costs,
+)  # figures that compare methods
 READERS = {  # by flag: the kinds of figures that read it, and what holds for the others
     "methods": (COMPARING, "does not compare methods"),
     "profile": (SIZED, "has one size"),
     "rounds": ((*COMPARING, Ablation, Weights), "plays no rounds"),
-    "seeds": ((Curves, Joining, Ablation, Series, Unseen), "has no seeds"),
+    "seeds": ((Curves, Joining, Ablation, Series, Unseen, Costs), "has no seeds"),
 }
 flags.DEFINE_enum("figure", "panacea_3c", list(FIGURES), "Figure to draw.")
 flags.DEFINE_list(
@@ -324,6 +347,23 @@ def plot_series(figure, cache):
     return lines, drawn, figure_lines.series_rows(lines, figure.label)
 
 
+def plot_costs(figure, cache):
+    table, rows = TABLES[figure.table], []
+    ((*cells,),) = table.cells.values()
+    with progress_bar("settings") as bar:
+        for cell in bar.track(cells, description=FLAGS.figure):
+            for method in methods_of(figure):
+                config = config_of(cell, method)
+                runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
+                rows.append(table.row(cell, config, runs))
+    panels = figure_lines.cost_panels(figure, rows)
+    return (
+        panels,
+        score_plots.draw_costs(panels, figure.label),
+        figure_lines.cost_rows(panels, figure.label),
+    )
+
+
 def plot_joining(figure, cache):
     panels = figure_lines.new_client_panels(
         figure.cells(), methods_of(figure), runs_of(cache), "P"
@@ -368,6 +408,7 @@ KINDS = {
     Allocations: plot_allocations,
     Joining: plot_joining,
     Series: plot_series,
+    Costs: plot_costs,
     Unseen: plot_unseen,
     Weights: plot_weights,
 }

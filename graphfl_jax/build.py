@@ -43,6 +43,7 @@ from graphfl_jax.wire.availability import AVAILABILITIES, STRAGGLERS, in_turn
 from graphfl_jax.wire.clock import CLOCKS, Clock, law_of
 from graphfl_jax.wire.compression import (
     COMPRESSORS,
+    Compressor,
     check_compression,
     feedback_of,
     with_compression,
@@ -66,6 +67,8 @@ OF_ALGORITHMS = (
     "cohort_size",
 )
 OF_DATASETS = ("root", "seed")
+OF_RELATIONS = ("federation", "seed")
+OF_PARTITIONS = ("seed",)
 OF_ATTACKS = ("train_data", "classes", "num_clients")
 
 
@@ -130,16 +133,22 @@ def arrange(config: ConfigDict, federation: Federation) -> Federation:
         supplied |= {"federation": federation, "seed": config.seed}
         return Source(values, supplied).make(factory, section)
 
-    relate, joins = GRAPHS[config.data.graph], any(values[field] for field in CHOSEN_BY)
+    def relate(federation):
+        related = apply(federation, GRAPHS[config.data.graph], "data")
+        made_by = "data.federation.with_graph(federation, graph)"
+        _check_made(f"data.graph={config.data.graph!r}", related, Federation, made_by)
+        return related
+
+    joins = any(values[field] for field in CHOSEN_BY)
     # Which training clients are related must then not depend on the new clients.
     inductive = joins and config.new_clients.graph == "inductive"
     if not inductive:
-        federation = apply(federation, relate, "data")
+        federation = relate(federation)
     if joins:
         fraction = config.new_clients.fraction
         federation = apply(federation, hold_out, "new_clients", fraction=fraction)
     if inductive:
-        federation = apply(federation, relate, "data")
+        federation = relate(federation)
     if config.attack.name:
         federation = apply(federation, attacks.with_attack_order, "attack")
     return federation
@@ -190,7 +199,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
 def _check_wire(config, algorithm, experiment, exchange):
     """Checks what happens to uploads on their way: attack, defence, privacy and compression."""
     data = experiment.federation.data
-    fit.check_release(config)
+    fit.check_release(config, algorithm)
     if config.attack.name and config.attack.clients and config.hparams.attack_ratio:
         raise ValueError(
             f"attack.clients={','.join(map(str, config.attack.clients))} and "
@@ -209,7 +218,8 @@ def _check_wire(config, algorithm, experiment, exchange):
     if config.privacy.name:
         names = {"method": config.algorithm.name, "name": config.privacy.name}
         check_privacy(algorithm, exchange, data, **names)
-        accounting.check_accountant(config)
+        if config.privacy.name in accounting.ACCOUNTED:
+            accounting.check_accountant(config)
     if config.compression.name:
         names = {"method": config.algorithm.name, "name": config.compression.name}
         check_compression(algorithm, exchange, **names)
@@ -337,13 +347,17 @@ class _Parts(NamedTuple):
         if config.tuning.part:
             tune = source.make(tuning_trainer, "tuning")
             algorithm = finetune(algorithm, tune, tuning_part=config.tuning.part)
-        privacy = config.privacy.name
-        if privacy:
-            made = source.make(PRIVACIES[privacy], "privacy")
-            if privacy == "local":
-                algorithm = with_privacy(algorithm, made, ())
-        if config.compression.name:
-            compressor = source.make(COMPRESSORS[config.compression.name], "compression")
+        name = config.privacy.name
+        if name:
+            private = source.make(PRIVACIES[name], "privacy")
+            sizes = tuple(float(group.cohort_size) for group in self.groups)
+            numbers = (float(self.cohort_size),) if config.cohort == POISSON else sizes
+            algorithm = with_privacy(algorithm, name, private, numbers)
+        name = config.compression.name
+        if name:
+            compressor = source.make(COMPRESSORS[name], "compression")
+            made_by = "wire.compression.Compressor(read, bits)"
+            _check_made(f"compression.name={name!r}", compressor, Compressor, made_by)
             feedback = source.make(feedback_of, "compression")
             uploads = []
             if feedback:
@@ -353,10 +367,6 @@ class _Parts(NamedTuple):
         if name:
             defence = source.make(defences.DEFENCES[name], "defence")
             algorithm = defences.with_defence(algorithm, name, defence, self.groups, self.data)
-        if privacy == "central":
-            sizes = tuple(float(group.cohort_size) for group in self.groups)
-            numbers = (float(self.cohort_size),) if config.cohort == POISSON else sizes
-            algorithm = with_privacy(algorithm, made, numbers)
         return self.attended(algorithm, source, clock)
 
     def attended(self, algorithm: Algorithm, source: Source, clock: Clock | None) -> Algorithm:

@@ -339,16 +339,17 @@ def check_poisson(config: ConfigDict, trained: tuple[str, ...]) -> None:
         )
 
 
-def check_release(config: ConfigDict) -> None:
+def check_release(config: ConfigDict, algorithm: Algorithm) -> None:
     """Checks that nothing else reads updates that the server makes private.
 
     Raises:
       ValueError: a defence does; one line.
     """
-    if config.privacy.name == "central" and config.defence.name:
+    if algorithm.release is not None and config.defence.name:
         raise ValueError(
             f"defence.name={config.defence.name!r} makes the updates of clients depend on each "
-            f"other, so that privacy.name=central bounds nothing; leave one of them out"
+            f"other, so that privacy.name={config.privacy.name} bounds nothing; leave one of "
+            f"them out"
         )
 
 

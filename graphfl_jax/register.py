@@ -1,5 +1,5 @@
-"""Registers parts of the user under a name: models, methods, data sets, metrics, optimisers,
-compressors, attacks and defences.
+"""Registers parts of the user under a name: models, methods, data sets, relations, partitions,
+metrics, optimisers, compressors, privacy, attacks and defences.
 
     import graphfl_jax as g
 
@@ -22,10 +22,18 @@ from ml_collections import ConfigDict
 
 from graphfl_jax.algorithms import ALGORITHMS, VARIANTS
 from graphfl_jax.algorithms.method import method_of
-from graphfl_jax.build import OF_ALGORITHMS, OF_ATTACKS, OF_DATASETS, OF_MODELS
+from graphfl_jax.build import (
+    OF_ALGORITHMS,
+    OF_ATTACKS,
+    OF_DATASETS,
+    OF_MODELS,
+    OF_PARTITIONS,
+    OF_RELATIONS,
+)
 from graphfl_jax.configs.fields import BASE, fields_of
 from graphfl_jax.configs.values import change
-from graphfl_jax.data import DATASETS
+from graphfl_jax.data import DATASETS, GRAPHS
+from graphfl_jax.data.label_skew import PARTITIONS
 from graphfl_jax.declarations import Setting, parameters
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
@@ -34,14 +42,18 @@ from graphfl_jax.settings import Real
 from graphfl_jax.wire.attacks import ATTACKS
 from graphfl_jax.wire.compression import COMPRESSORS
 from graphfl_jax.wire.defences import DEFENCES
+from graphfl_jax.wire.privacy import PRIVACIES
 
 REGISTRIES = {
     "model": MODELS,
     "algorithm": ALGORITHMS,
     "dataset": DATASETS,
+    "relations": GRAPHS,
+    "partition": PARTITIONS,
     "metric": METRICS,
     "optimizer": OPTIMIZERS,
     "compressor": COMPRESSORS,
+    "privacy": PRIVACIES,
     "attack": ATTACKS,
     "defence": DEFENCES,
 }
@@ -49,7 +61,10 @@ SECTIONS = {
     "model": "model",
     "algorithm": "algorithm",
     "dataset": "data",
+    "relations": "data",
+    "partition": "data",
     "compressor": "compression",
+    "privacy": "privacy",
     "attack": "attack",
     "defence": "defence",
 }
@@ -59,9 +74,12 @@ EXPECTED = {
     "model": "(*, inputs, outputs, task, width: Annotated[int, Integer('Width.')] = 16)",
     "algorithm": "(model, train: Train, *, own_mu: Annotated[Array, Real('Weight.')] = 0.1)",
     "dataset": "(*, seed, clients: Annotated[int, Integer('Clients.')] = 10)",
+    "relations": "(federation, *, reach: Annotated[int, Integer('Reach.')] = 1)",
+    "partition": "(*, clients: Annotated[int, Integer('Clients.')] = 10, seed)",
     "metric": "(outputs, y, real)",
     "optimizer": "(*, lr, decay: Annotated[Array, Real('Decay.')] = 0.9)",
     "compressor": "(*, levels: Annotated[int, Integer('Levels.')] = 16)",
+    "privacy": "(*, privacy_size: Annotated[Array, Real('Size.')] = 1.0)",
     "attack": "(*, attack_size: Annotated[Array, Real('Size.')] = 1.0)",
     "defence": "(*, defence_size: Annotated[Array, Real('Size.')] = 1.0)",
 }
@@ -113,6 +131,36 @@ def dataset(name: str, factory: Callable) -> None:
     _register("dataset", name, factory, OF_DATASETS)
 
 
+def relations(name: str, factory: Callable) -> None:
+    """Registers relations between clients for ``data.graph``.
+
+    Args:
+      name: an identifier.
+      factory: returns its `federation` with other relations, for example from
+        `data.federation.with_graph`. Its parameters are settings, declared in its signature,
+        `federation`, and `seed`, of the run.
+
+    Raises:
+      ValueError: the name or the signature does not fit; one line.
+    """
+    _register("relations", name, factory, OF_RELATIONS, one_of=("federation",))
+
+
+def partition(name: str, factory: Callable) -> None:
+    """Registers a way to divide labelled examples among clients, for ``data.partition``.
+
+    Args:
+      name: an identifier.
+      factory: returns a function (labels [n], number of classes) -> per client the indices of
+        its examples, as a list of integer arrays. Its parameters are settings, declared in its
+        signature, and `seed`, of the run.
+
+    Raises:
+      ValueError: the name or the signature does not fit; one line.
+    """
+    _register("partition", name, factory, OF_PARTITIONS)
+
+
 def metric(name: str, function: Callable) -> None:
     """Registers a further metric for ``metrics``.
 
@@ -155,6 +203,22 @@ def compressor(name: str, factory: Callable) -> None:
       ValueError: the name or the signature does not fit; one line.
     """
     _register("compressor", name, factory)
+
+
+def privacy(name: str, factory: Callable) -> None:
+    """Registers a way to make updates private, for ``privacy.name``.
+
+    No accountant knows its epsilon, which results do not have.
+
+    Args:
+      name: an identifier.
+      factory: returns a `wire.privacy.ByClient`, or a `wire.privacy.ByServer`. Its parameters
+        are settings, declared in its signature.
+
+    Raises:
+      ValueError: the name or the signature does not fit; one line.
+    """
+    _register("privacy", name, factory)
 
 
 def attack(name: str, factory: Callable) -> None:

@@ -2,12 +2,15 @@
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from graphfl_jax.commands.common.plots import grid_of_axes
 from graphfl_jax.commands.common.styles import UNITS, styles_of
 from graphfl_jax.runs.views import COLOURS
 
+MARKS = "os^vDP*X<>hd"  # of the parts of the wire in figures of costs
+WORST = 100  # times the best error: the end of the axis in figures of costs
 # metric -> (smallest, largest) possible score
 RANGES = {"accuracy": (0, 1), "auc": (0, 1), "mse": (0, float("inf"))}
 
@@ -77,6 +80,75 @@ def draw_panels(
     names = [_name_and_remarks(lines, panels) for lines in zip(*panels.values(), strict=True)]
     figure.legend(handles, names, loc="outside right center", frameon=False, fontsize="small")
     return figure
+
+
+def draw_costs(panels: dict[str, list[dict]], label: str) -> Figure:
+    """Scores over costs, a panel for each list of lines, with error bars over seeds.
+
+    A line joins the settings that no other one of its method beats at the same cost or less.
+    Settings without a cost are at the right end; of a method that has no others, a line has
+    their score. Errors above `WORST` times the best one are drawn there, without their bars.
+
+    Args:
+      panels: title -> lines, each with its ``name``, ``metric`` and ``unit``, and of its
+        settings the ``parts``, the costs ``x`` or None, the scores ``seeds`` [settings, seeds]
+        in this unit, and the numbers of those that are joined, ``front``.
+      label: of the costs.
+    """
+    figure, (row,) = grid_of_axes(1, len(panels), 3.9)
+    every = [line for lines in panels.values() for line in lines]
+    parts = dict.fromkeys(part for line in every for part in line["parts"])
+    marks = dict(zip(parts, MARKS, strict=False))
+    for axes, (title, lines) in zip(row, panels.items(), strict=True):
+        costs = [x for line in lines for x in line["x"] if x is not None]
+        end = 4 * max(costs, default=1)
+        means = [np.mean(scores) for line in lines for scores in line["seeds"]]
+        is_error = limits(lines[0]["metric"])[1] == np.inf
+        top = WORST * min(means) if is_error and means else np.inf
+        for line, style in zip(lines, styles_of([line["name"] for line in lines]), strict=True):
+            _draw_costs(axes, style, line, marks, end, top)
+        axes.set(title=title, xscale="log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        if top < np.inf:
+            axes.set_yscale("log")
+            axes.set_ylim(top=min(axes.get_ylim()[1], 1.3 * top))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter(LogFormatter())
+        if any(None in line["x"] for line in lines):
+            low, high = (np.log10(limit) for limit in (min(costs, default=1), end / 4))
+            ticks = [10.0**power for power in range(int(np.ceil(low)), int(high) + 1)]
+            axes.set_xticks([*ticks, end], [*(f"{tick:g}" for tick in ticks), "none"])
+            axes.xaxis.set_tick_params(which="minor", bottom=False)
+        axes.set_ylabel(_score_label(lines[0]))
+        axes.grid(alpha=0.3)
+    figure.supxlabel(label, fontsize="medium")
+    handles, _ = row[0].get_legend_handles_labels()
+    names = [_name_and_remarks(lines, panels) for lines in zip(*panels.values(), strict=True)]
+    for part, mark in marks.items():
+        handles += [Line2D([], [], color="0.3", marker=mark, ms=4, linestyle="")]
+        names += [part or "none"]
+    figure.legend(handles, names, loc="outside right center", frameon=False, fontsize="small")
+    return figure
+
+
+def _draw_costs(axes, style, line, marks, end, top):
+    """Draws a line of `draw_costs`; no setting is beyond the cost `end` and the score `top`."""
+    costs = [end if cost is None else cost for cost in line["x"]]
+    means = [min(np.mean(scores), top) for scores in line["seeds"]]
+    spreads = [
+        np.std(scores) if mean < top else 0.0
+        for mean, scores in zip(means, line["seeds"], strict=True)
+    ]
+    points = zip(line["parts"], costs, means, spreads, strict=True)
+    for part, cost, mean, spread in points:
+        look = {"marker": marks[part], "ms": 4, "elinewidth": 0.8, "color": style["color"]}
+        axes.errorbar(cost, mean, spread, linestyle="", **look)
+    front = line["front"]
+    if means and not front:
+        axes.axhline(means[0], label=line["name"], **style)
+    else:
+        joined = ([values[i] for i in front] for values in (costs, means))
+        axes.plot(*joined, label=line["name"], **style)
 
 
 def _name_and_remarks(lines, titles):

@@ -11,7 +11,13 @@ from ml_collections import ConfigDict
 
 from experiments.paper import pfedgat
 from experiments.paper.cached_runs import Cache, cached_runs
-from experiments.paper.columns import interval_text, new_client_curves, spread_text
+from experiments.paper.columns import (
+    Row,
+    interval_text,
+    new_client_curves,
+    number_text,
+    spread_text,
+)
 from experiments.paper.configurations import Cell
 from experiments.paper.flha import (
     LAYERED,
@@ -134,6 +140,72 @@ def _by_number(line):
 def interval(values: np.ndarray) -> str:
     """The mean of one number per seed with the half width of its 95 % interval, as text."""
     return interval_text(over_seeds(values.tolist()))
+
+
+class Costs(NamedTuple):
+    """Scores at P over what the settings of a table cost, a line for each method.
+
+    There is a panel for each data set.
+    """
+
+    table: str
+    cost: str  # in its rows; None where a setting costs nothing
+    label: str
+    methods: tuple[str, ...]
+
+
+def cost_panels(figure: Costs, rows: list[Row]) -> dict[str, list[dict]]:
+    """A line for each method in each data set, without settings with which a run diverged.
+
+    A line has the ``name`` and the ``metric``; of each setting its name, in ``settings``, its
+    ``parts`` of the wire, its cost ``x``, and the scores ``seeds`` [settings, seeds] in the
+    printed unit; and ``front``, the numbers of the settings that no other one beats at the same
+    cost or less, by cost. Settings without a part are one.
+    """
+    panels, lost = {}, {}
+    for row in rows:
+        lines = panels.setdefault(row["data"], {})
+        empty = {"settings": [], "parts": [], "x": [], "seeds": []}
+        line = lines.setdefault(row["method"], {key: row[key] for key in ROW} | empty)
+        place = row["data"], row["method"]
+        lost[place] = lost.get(place, 0) + row["diverged"]
+        if row["scores"] and (row["part"] or "" not in line["parts"]):
+            scores = row["scores"]["P"]["seeds"]
+            of_setting = row["setting"], row["part"], row[figure.cost], scores
+            for values, value in zip(empty, of_setting, strict=True):
+                line[values].append(value)
+    for data, lines in panels.items():
+        for method, line in lines.items():
+            line |= {"name": name_with(method, lost[data, method]), "front": _front(line)}
+    return {data: list(lines.values()) for data, lines in panels.items()}
+
+
+ROW = ("metric", "unit", "higher_is_better")  # of a line, from the rows of its table
+
+
+def _front(line):
+    """The places of the settings that beat all that cost the same or less, by cost."""
+    sign = 1 if line["higher_is_better"] else -1
+    gains = [sign * np.mean(scores) for scores in line["seeds"]]
+    costing = [i for i, cost in enumerate(line["x"]) if cost is not None]
+    best, front = -np.inf, []
+    for i in sorted(costing, key=lambda i: (line["x"][i], -gains[i])):
+        if gains[i] > best:
+            best = gains[i]
+            front.append(i)
+    return front
+
+
+def cost_rows(panels: dict[str, list[dict]], label: str) -> list[list[str]]:
+    """The score of each method with each setting, as text."""
+    rows = [["data", "method", "setting", label, "P", "sd seeds"]]
+    for data, lines in panels.items():
+        for line in lines:
+            points = zip(line["settings"], line["x"], line["seeds"], strict=True)
+            for setting, cost, scores in points:
+                numbers = [number_text(cost), f"{np.mean(scores):.2f} {line['unit']}"]
+                rows.append([data, line["name"], setting, *numbers, spread_text(scores)])
+    return rows
 
 
 class Allocations(NamedTuple):

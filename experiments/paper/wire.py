@@ -94,6 +94,8 @@ def table_row(cell: Cell, config, runs: list[dict]) -> Row:
     private = runs[0]["privacy"]
     row |= {
         "setting": cell.setting,
+        "part": _part_of(config),
+        "higher_is_better": runs[0]["higher_is_better"],
         "up": float(np.mean([run["communication"]["up_bytes"] for run in runs])) / 1e3,
         "privacy": private and private["name"],
         "epsilon": private and float(np.mean([run["privacy"]["epsilon"] for run in runs])),
@@ -108,6 +110,14 @@ def table_row(cell: Cell, config, runs: list[dict]) -> Row:
         for point in POINTS
     }
     return row
+
+
+def _part_of(config):
+    """The privacy or the compressor of a configuration, empty without one."""
+    if config.privacy.name:
+        return f"{config.privacy.name} privacy"
+    feedback = ", feedback" if config.compression.get("feedback") else ""
+    return config.compression.name + feedback
 
 
 def _score(point):

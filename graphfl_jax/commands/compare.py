@@ -318,12 +318,15 @@ def field_table(content: dict) -> TextTable:
 def score_table(content: dict) -> TextTable:
     """The test scores of each group."""
     settings = content["settings"]
-    rows = [["group", "data", "metric", "seeds", *POINTS]]
+    private = any(setting["epsilon"] is not None for setting in settings)
+    rows = [["group", "data", "metric", "seeds", *["epsilon"] * private, *POINTS]]
     for setting, data in zip(settings, data_texts(settings), strict=True):
         cells = [f"{setting['diverged']} diverged"] * len(POINTS)
         if setting["scores"] is not None:
             cells = [mean_text(setting["scores"][point]) for point in POINTS]
-        seeds = str(len(setting["seeds"]))
+        seeds, epsilon = str(len(setting["seeds"])), setting["epsilon"]
+        if private:
+            cells.insert(0, "-" if epsilon is None else f"{epsilon:.3g}")
         rows.append([setting["name"], data, setting["metric"], seeds, *cells])
     better = {"higher" if setting["higher_is_better"] else "lower" for setting in settings}
     direction = f"{better.pop()} is better; " if len(better) == 1 else ""

@@ -18,14 +18,16 @@ from typing import Any
 from graphfl_jax.algorithms import ALGORITHMS, Method
 from graphfl_jax.algorithms.tuning import PARTS, tuning_trainer
 from graphfl_jax.data import DATASETS, GRAPHS
+from graphfl_jax.data.label_skew import PARTITIONS
 from graphfl_jax.data.new_clients import ALONE, CHOSEN_BY, CLIENTS, FRACTION, JOIN, hold_out
 from graphfl_jax.declarations import NOTHING, Field, Form, Place, Setting
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.objectives import PRECISIONS
+from graphfl_jax.optimizers import OPTIMIZERS
 from graphfl_jax.settings import Choice, Integer, Items, Real, Text, perhaps
-from graphfl_jax.wire.accounting import accounting
+from graphfl_jax.wire.accounting import ACCOUNTED, accounting
 from graphfl_jax.wire.attacks import ATTACKS, attackers, with_attack_order
 from graphfl_jax.wire.availability import AVAILABILITIES, STRAGGLERS
 from graphfl_jax.wire.clock import CLOCKS
@@ -164,6 +166,18 @@ _BASE = {
     "defence.name": (Choice("Defence of the server.", DEFENCES, or_none=True), ""),
 }
 BASE = {name: Field(setting, default, EVERY) for name, (setting, default) in _BASE.items()}
+# The registries with fields to which users can add, but for the methods
+PARTS_OF_USERS = (
+    DATASETS,
+    GRAPHS,
+    PARTITIONS,
+    MODELS,
+    OPTIMIZERS,
+    COMPRESSORS,
+    PRIVACIES,
+    ATTACKS,
+    DEFENCES,
+)
 OF_NEW_CLIENTS = (
     "Architectures, assigned to the new clients in turn; empty: those of model.architectures, "
     "without which this field does not exist."
@@ -225,6 +239,7 @@ def _form(values, defaults=NOTHING):
         form.walk(feedback_of, Place("compression", "compression.name"))
     if form.choose("privacy.name"):
         walk_chosen("privacy.name", PRIVACIES, "privacy")
+    if form.choose("privacy.name") in ACCOUNTED:
         form.walk(accounting, Place("privacy", "privacy.name"))
     if form.choose("attack.name"):
         form.walk(with_attack_order, Place("attack", "attack.name"))
@@ -268,7 +283,8 @@ def choices() -> frozenset[str]:
 def field_names() -> frozenset[str]:
     """The names of the fields of all choices."""
     methods = [method.factory for method in ALGORITHMS.values()]
-    return _field_names(*DATASETS.values(), *MODELS.values(), *methods)
+    parts = (part for registry in PARTS_OF_USERS for part in registry.values())
+    return _field_names(*methods, *parts)
 
 
 @functools.lru_cache(maxsize=1)

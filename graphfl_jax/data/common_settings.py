@@ -17,7 +17,7 @@ ImageSize = Annotated[int, Integer("Width and height of images in pixels.", low=
 # A name in configurations; a loader gets what the factory of that name makes.
 Partition = Annotated[
     str,
-    Variant("How examples are divided among clients.", tuple(PARTITIONS), factories=PARTITIONS),
+    Variant("How examples are divided among clients.", PARTITIONS, factories=PARTITIONS),
 ]
 Cap = Annotated[
     int,

@@ -49,8 +49,9 @@ OwnPartition = Annotated[
     Any,  # a name in configurations, and in loaders what the factory of that name makes
     Variant(
         "How examples without clients are divided among clients; empty: they have clients.",
-        ("", *label_skew.PARTITIONS),
+        label_skew.PARTITIONS,
         factories=label_skew.PARTITIONS,
+        or_none=True,
     ),
 ]
 Images = Annotated[

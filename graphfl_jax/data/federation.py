@@ -325,7 +325,19 @@ def with_graph(federation: Federation, graph) -> Federation:
     """Replaces the relations of all clients of a federation, and updates its hash.
 
     With new clients, the training graph has those between training clients.
+
+    Args:
+      graph: of all clients, for example from `relations.from_edges`.
+
+    Raises:
+      ValueError: it is of another number of clients; one line.
     """
+    number, of_graph = len(federation.clients), relations.num_clients(graph)
+    if of_graph != number:
+        raise ValueError(
+            f"{federation.name}: a graph has {of_graph} clients and the data have {number}; "
+            f"give a graph of all clients"
+        )
     data, everyone = federation.data._replace(graph=graph), federation.everyone
     if everyone is not None:
         training = np.arange(len(federation.clients) - federation.new_clients)

@@ -169,7 +169,7 @@ def quantity(
     return partition
 
 
-PARTITIONS = {
+PARTITIONS: dict[str, Callable[..., Divide]] = {
     "iid": iid,
     "pathological": pathological,
     "dirichlet": dirichlet,
@@ -202,14 +202,14 @@ def divide(
       Per client, the indices [n_i] of its examples, those of "train" first.
 
     Raises:
-      ValueError: a client would have no examples of a split, or as the partition. One line
-        that names the clients and a remedy.
+      ValueError: a client would have no examples of a split, or as the partition, or what a
+        registered one returns divides nothing. One line that names the clients and a remedy.
     """
     split = np.full(len(labels), "train") if split is None else split
     train = np.flatnonzero(split == "train")
     if examples:
         train = _rng(seed, labels, examples, _SAMPLE).permutation(train)[:examples]
-    indices = [train[rows] for rows in partition(labels[train], classes)]
+    indices = [train[rows] for rows in _apply(partition, labels[train], classes)]
     _check_all_hold(indices, "training examples", "fewer --config.data.clients")
     counts = np.stack([np.bincount(labels[i], minlength=classes) for i in indices])  # [N, C]
     parts = [indices]  # of each split, the indices of every client
@@ -224,6 +224,25 @@ def divide(
         rng = _rng(seed, labels, len(counts), _CAP)
         parts = [[rng.permutation(rows)[:cap] for rows in part] for part in parts]
     return [np.concatenate(of_client) for of_client in zip(*parts, strict=True)]
+
+
+def _apply(partition, labels, classes):
+    """What a partition returns, which may be one that a user has registered."""
+    made = partition(labels, classes) if callable(partition) else partition
+    parts = list(map(np.asarray, made)) if isinstance(made, list | tuple) else []
+    if not parts or any(rows.ndim != 1 or rows.dtype.kind not in "iu" for rows in parts):
+        what = "no list of integer arrays [n_i]"
+    else:
+        every = np.sort(np.concatenate(parts))
+        outside = every.size and not 0 <= every[0] <= every[-1] < len(labels)
+        twice = (every[1:] == every[:-1]).any()
+        what = "an index of no example" if outside else "an index twice" if twice else ""
+    if what:
+        raise ValueError(
+            f"data.partition: its function returns {what}; return for each client the indices "
+            f"of its examples among the {len(labels)}, each for one client at most"
+        )
+    return parts
 
 
 def _rng_of_partition(seed, labels, clients):

@@ -37,6 +37,7 @@ from graphfl_jax.algorithms import ALGORITHMS, Method
 from graphfl_jax.configs.values import as_text
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.data.label_skew import PARTITIONS
 from graphfl_jax.data.on_demand import OnDemand
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
@@ -46,6 +47,7 @@ from graphfl_jax.register import FILES
 from graphfl_jax.wire.attacks import ATTACKS
 from graphfl_jax.wire.compression import COMPRESSORS
 from graphfl_jax.wire.defences import DEFENCES
+from graphfl_jax.wire.privacy import PRIVACIES
 
 # Registries of what enters a compiled program, and of data.
 PROGRAMS = (
@@ -55,11 +57,12 @@ PROGRAMS = (
     OPTIMIZERS,
     SCHEDULES,
     COMPRESSORS,
+    PRIVACIES,
     ATTACKS,
     DEFENCES,
     METRICS,
 )
-REGISTRIES = (*PROGRAMS, DATASETS, GRAPHS)
+REGISTRIES = (*PROGRAMS, DATASETS, GRAPHS, PARTITIONS)
 # Fields that may differ on resume: they change where and how long a run is, not its rounds.
 PATHS = {"data.path", "data.root", "data.download"}
 STOP = {"stop.patience", "stop.target", "stop.point"}

@@ -23,6 +23,19 @@ from graphfl_jax.settings import Choice, Real
 from graphfl_jax.wire.poisson import MISSED
 
 RDP, PLD = "rdp", "pld"
+ACCOUNTED = ("central", "local")  # of the registered ones, epsilon is not known
+# Of privacy in results
+FACTS = (
+    "name",
+    "epsilon",
+    "delta",
+    "accountant",
+    "noise_multiplier",
+    "clip",
+    "rounds",
+    "cohort",
+    "population",
+)
 # Of Renyi divergences. At smaller ones, those of Poisson cohorts are not always found.
 ORDERS = (*range(2, 65), 80, 128, 256, 512, 1024)
 
@@ -101,30 +114,31 @@ def privacy_of(config: ConfigDict, clients: int, participation: int) -> dict:
 
     Returns:
       ``name``, ``epsilon``, None where there is none, ``delta``, ``accountant``, and the
-      ``noise_multiplier`` and ``clip`` that were set.
+      ``noise_multiplier`` and ``clip`` that were set; the counted ``rounds``, and of `central`
+      the ``cohort`` and the ``population`` from which it was drawn, else None. Of a registered
+      privacy only the name is known.
     """
     hparams, name = config.hparams, config.privacy.name
+    if name not in ACCOUNTED:
+        return dict.fromkeys(FACTS) | {"name": name}
     counted = Accounting(config.privacy.accountant, hparams.privacy_delta)
-    noise = hparams.privacy_noise
+    noise, cohort, population = hparams.privacy_noise, None, None
     if name == "local":
+        number = participation
         epsilon = local_epsilon(noise, participation, counted)
     else:
-        poisson, cohort = config.cohort == "poisson", min(config.cohort_size, clients)
-        missed = config.rounds * MISSED if poisson else 0.0
-        rounds = Rounds(config.rounds, cohort, clients, poisson)
+        poisson, number = config.cohort == "poisson", config.rounds
+        cohort, population = float(min(config.cohort_size, clients)), clients
+        missed = number * MISSED if poisson else 0.0
         if hparams.privacy_cohort > 0:
-            deployed = hparams.privacy_cohort, round(hparams.privacy_population)
-            rounds = rounds._replace(cohort=deployed[0], clients=deployed[1])
+            cohort, population = hparams.privacy_cohort, round(hparams.privacy_population)
+        rounds = Rounds(number, cohort, population, poisson)
         counted = counted._replace(delta=counted.delta - missed)
         epsilon = central_epsilon(noise, rounds, counted)
-    return {
-        "name": name,
-        "epsilon": epsilon if math.isfinite(epsilon) else None,
-        "delta": hparams.privacy_delta,
-        "accountant": config.privacy.accountant,
-        "noise_multiplier": noise,
-        "clip": hparams.privacy_clip,
-    }
+    counts = (hparams.privacy_delta, config.privacy.accountant, noise, hparams.privacy_clip)
+    epsilon = epsilon if math.isfinite(epsilon) else None
+    facts = (name, epsilon, *counts, number, cohort, population)
+    return dict(zip(FACTS, facts, strict=True))
 
 
 def central_epsilon(noise: float, rounds: Rounds, accounting: Accounting) -> float:

@@ -36,6 +36,7 @@ examples of a client does not become public.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -64,11 +65,18 @@ class Central(NamedTuple):
     rate: Array
 
 
-class Local(NamedTuple):
-    """What a client does to its update."""
+class ByServer(NamedTuple):
+    """What a server makes of the updates of a round, if it keeps nothing for the next one."""
 
-    clip: Array
-    noise: Array
+    # (updates [M, d], which of their clients are present [M] bool, m, key) -> what the server
+    # learns from [d], in place of the mean
+    mean: Callable[[Array, Array, float, Array], Array]
+
+
+class ByClient(NamedTuple):
+    """What a client makes of its update."""
+
+    send: Callable[[Array, Array], Array]  # (update [d], key) -> what is sent of it [d]
 
 
 class Private(NamedTuple):
@@ -103,25 +111,77 @@ def central(
     return Central(privacy_clip, privacy_noise, privacy_cohort, quantile, privacy_clip_rate)
 
 
-def local(*, privacy_clip: Clip = 1.0, privacy_noise: Noise = 1.0) -> Local:
-    return Local(privacy_clip, privacy_noise)
+def local(*, privacy_clip: Clip = 1.0, privacy_noise: Noise = 1.0) -> ByClient:
+    def send(update, key):
+        (short,) = shorten(update[None], privacy_clip)
+        return short + privacy_clip * privacy_noise * jax.random.normal(key, update.shape)
+
+    return ByClient(send)
 
 
-PRIVACIES = {"central": central, "local": local}
+PRIVACIES: dict[str, Callable] = {"central": central, "local": local}
 
 
 def with_privacy(
-    algorithm: Algorithm, privacy: Central | Local, numbers: tuple[float, ...]
+    algorithm: Algorithm,
+    name: str,
+    privacy: Central | ByServer | ByClient,
+    numbers: tuple[float, ...],
 ) -> Algorithm:
     """A method with differential privacy.
 
     Args:
-      algorithm: the method, accepted by `check_privacy`.
-      privacy: made by one of `PRIVACIES`.
+      algorithm: the method.
+      name: one of `PRIVACIES`.
+      privacy: what it makes.
       numbers: m of each architecture.
+
+    Raises:
+      ValueError: it made something else; one line.
     """
-    if isinstance(privacy, Local):
-        return _with_local(algorithm, privacy)
+    if isinstance(privacy, ByClient):
+        return _by_client(algorithm, name, privacy)
+    if isinstance(privacy, Central):
+        return _central(algorithm, privacy, numbers)
+    if not isinstance(privacy, ByServer):
+        raise ValueError(
+            f"privacy.name={name!r} returns a {type(privacy).__name__}; return a ByClient or a "
+            f"ByServer of graphfl_jax.wire.privacy"
+        )
+
+    def mean(updates, *rest):
+        result = privacy.mean(updates, *rest)
+        _check_result(name, updates[0], result)
+        return result
+
+    def release(state, *values):
+        return state, *_learn_from(mean, numbers, *values)
+
+    return algorithm.replacing(release=release)
+
+
+def _learn_from(mean, numbers, cohorts, untrained, uploads, key):
+    """Cohorts and uploads from which a server learns `ByServer.mean` and no more."""
+
+    def change(updates, sent, group):
+        key_group = jax.random.fold_in(key, NOISE + group)
+        result = mean(updates, _present(cohorts[group]), numbers[group], key_group)
+        return jnp.broadcast_to(result[None], updates.shape)
+
+    uploads = with_updates(untrained, uploads, change)
+    return tuple(map(_alike, cohorts, numbers)), uploads
+
+
+def _check_result(name, update, result):
+    """Refuses what a registered function returns in place of an update."""
+    if jnp.shape(result) != update.shape:
+        raise ValueError(
+            f"privacy.name={name!r} returns an array {list(jnp.shape(result))} in place of an "
+            f"update {list(update.shape)}; return one of this shape"
+        )
+
+
+def _central(algorithm, privacy, numbers):
     if privacy.quantile is not None:
         algorithm = _with_clip(algorithm, privacy.clip)
 
@@ -129,9 +189,7 @@ def with_privacy(
         clip = privacy.clip if privacy.quantile is None else state.clip
         below = []
 
-        def change(updates, sent, group):
-            m, present = numbers[group], _present(cohorts[group])
-            key_group = jax.random.fold_in(key, NOISE + group)
+        def mean(updates, present, m, key_group):
             norms = jnp.linalg.norm(updates, axis=1)
             below.append(jnp.sum(jnp.where(present, norms <= clip, False).astype(jnp.float32)))
             finite = jnp.isfinite(norms) & present
@@ -141,10 +199,9 @@ def with_privacy(
             if privacy.quantile is not None:
                 z = (z**-2 - (m / 10) ** -2) ** -0.5
             deployed = jnp.where(privacy.cohort > 0, privacy.cohort, m)
-            mean = jnp.sum(kept, axis=0) / m + z * clip * noise / deployed
-            return jnp.broadcast_to(mean[None], updates.shape)
+            return jnp.sum(kept, axis=0) / m + z * clip * noise / deployed
 
-        uploads = with_updates(untrained, uploads, change)
+        known = _learn_from(mean, numbers, cohorts, untrained, uploads, key)
         if privacy.quantile is not None:
             m = sum(numbers)
             noise = m / 20 * jax.random.normal(jax.random.fold_in(key, NOISE - 1))
@@ -152,7 +209,7 @@ def with_privacy(
             state = state._replace(
                 clip=clip * jnp.exp(-privacy.rate * (share - privacy.quantile))
             )
-        return state, tuple(map(_alike, cohorts, numbers)), uploads
+        return state, *known
 
     return algorithm.replacing(release=release)
 
@@ -192,7 +249,7 @@ def check_privacy(
     """Checks that privacy fits a method.
 
     Args:
-      algorithm: the method.
+      algorithm: the method, from `with_privacy`.
       exchange: its `Algorithm.first_exchange`.
       data: of the federation.
       method, name: of the method and of the privacy, for errors.
@@ -208,7 +265,7 @@ def check_privacy(
             f"privacy.name={name!r} has no effect: the clients of {named} upload nothing; "
             f"leave it empty"
         )
-    if name == "central" and not algorithm.averages:
+    if algorithm.release is not None and not algorithm.averages:
         raise ValueError(
             f"privacy.name={name!r} needs a server that averages, and that of {named} keeps "
             f"more of single clients; set --config.privacy.name=local"
@@ -238,14 +295,15 @@ def _knows(algorithm, exchange, data):
     return any(read[len(jax.tree.leaves(exchange.messages)) :])
 
 
-def _with_local(algorithm, privacy):
+def _by_client(algorithm, name, privacy):
     """The method, whose clients send private updates. It has no other way of sending yet."""
 
     def send(memory, untrained, upload, key):
         start, _ = floats_of(untrained)
         trained, back = floats_of(upload)
-        (update,) = shorten((trained - start)[None], privacy.clip)
-        noise = jax.random.normal(jax.random.fold_in(key, NOISE), update.shape)
-        return memory, back(start + update + privacy.clip * privacy.noise * noise)
+        update = trained - start
+        private = privacy.send(update, jax.random.fold_in(key, NOISE))
+        _check_result(name, update, private)
+        return memory, back(jnp.where(private == update, trained, start + private))
 
     return algorithm.replacing(send=send)

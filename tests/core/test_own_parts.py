@@ -1,4 +1,4 @@
-"""Own models, methods, data sets and metrics: registered, refused, and in every command."""
+"""Own parts: registered, refused, and in every command."""
 
 import functools
 import json
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -18,7 +19,12 @@ import graphfl_jax as g
 from graphfl_jax import register, testing
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.fedavg import fedavg
+from graphfl_jax.build import arrange
 from graphfl_jax.commands.common.configuration import contents_of
+from graphfl_jax.configs.fields import field_names
+from graphfl_jax.data import label_skew
+from graphfl_jax.data.federation import with_graph
+from graphfl_jax.data.relations import from_edges
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.mlp import mlp
@@ -26,6 +32,8 @@ from graphfl_jax.settings import Choice, Integer, Real
 from graphfl_jax.testing.checks import all_floats_are_read
 from graphfl_jax.testing.subject import Subject
 from graphfl_jax.trainers import Train
+from graphfl_jax.wire.accounting import FACTS
+from graphfl_jax.wire.privacy import ByClient, ByServer
 from tests.commands import ENVIRONMENT, command, launched, scripted
 from tests.federations import small_config, two_clusters
 from tests.runs.test_compare import GRAPHFL
@@ -94,7 +102,7 @@ def without_default(model, *, own_steps: Annotated[int, Integer("Steps.")]):
     return model
 
 
-def with_graph(*, seed, graph: Annotated[str, Choice("Kind.", ("ring", "line"))] = "ring"):
+def of_a_graph(*, seed, graph: Annotated[str, Choice("Kind.", ("ring", "line"))] = "ring"):
     return seed
 
 
@@ -150,7 +158,25 @@ def with_mu(*, inputs, outputs, task, mu: Annotated[float, Real("Weight.")] = 0.
         ("optimizer", "o", lambda rate: 0, "o: 'rate' is neither declared nor .* .lr.; give"),
         ("optimizer", "o", lambda: 0, "o: it takes none of lr; give"),
         ("optimizer", "o", of_steps, "o: the setting 'steps' is no float; give"),
-        ("dataset", "d", with_graph, "d: 'graph' is a field of all configurations; give"),
+        ("dataset", "d", of_a_graph, "d: 'graph' is a field of all configurations; give"),
+        (
+            "relations",
+            "knn",
+            lambda federation: 0,
+            "knn is a name of .*; choose another .* own",
+        ),
+        ("relations", "r", lambda *, seed: 0, "r: it takes none of federation; give it a sig"),
+        (
+            "relations",
+            "r",
+            lambda federation, reach: 0,
+            "r: 'reach' is neither declared nor",
+        ),
+        ("partition", "iid", lambda *, seed: 0, "iid is a name of graphfl_jax; choose another"),
+        ("partition", "p", lambda *, labels: 0, "p: 'labels' is neither declared nor one of"),
+        ("partition", "p", of_a_graph, "p: 'graph' is a field of all configurations; give it"),
+        ("privacy", "local", lambda: 0, "local is a name of graphfl_jax; choose another name"),
+        ("privacy", "p", lambda *, clip: 0, "p: 'clip' is neither declared nor one of those"),
         ("algorithm", "a", without_default, "a: the setting 'own_steps' has no default; give"),
         ("algorithm", "a", text_annotation, "a: its annotations cannot be read .*Nowhere"),
         ("algorithm", "a", lambda: 0, "a: it takes none of model, models; give it a signature"),
@@ -196,11 +222,155 @@ def test_run_takes_parts_by_name_and_as_functions(shared_programs):
         g.run(config, two_clusters(), model=functools.partial(small, task=None))
 
 
+# ----------------------------------------------------------------- relations and partitions
+
+
+def ring(federation, *, reach: Annotated[int, Integer("Reach.")] = 1):
+    number = len(federation.clients)
+    edges = [(i, (i + step) % number) for i in range(number) for step in range(1, reach + 1)]
+    return with_graph(federation, from_edges(number, edges))
+
+
+def test_relations_of_the_user_replace_those_of_the_data():
+    before = field_names()
+    register.relations("ring", ring)
+    assert field_names() - before == {"data.reach"}
+    config = small_config("fedavg", data__graph="ring", data__reach=2)
+    related = arrange(config, two_clusters())
+    graph, number = related.data.graph, len(related.clients)
+    steps = {*((graph.senders - graph.receivers) % number).tolist()}
+    assert steps == {1, 2, number - 1, number - 2}
+    assert related.sha256 != two_clusters().sha256
+    with pytest.raises(ValueError, match="^data.reach=3 is not read by .*data.graph=ring"):
+        small_config("fedavg", data__reach=3)
+
+
+@pytest.mark.parametrize(
+    "relate, message",
+    [
+        (
+            lambda federation: federation.data.graph,
+            "^data.graph='r' returns a GraphsTuple; r",
+        ),
+        (
+            lambda federation: with_graph(federation, from_edges(3, [(0, 1)])),
+            "^two_clusters: a graph has 3 clients and the data have 7; give a graph of all",
+        ),
+    ],
+)
+def test_relations_that_are_none_are_refused(tmp_path, relate, message):
+    register.relations("r", relate)
+    with pytest.raises(ValueError, match=message):
+        g.run(small_config("fedavg", data__graph="r"), two_clusters(), out=tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+def in_order(*, clients: Annotated[int, Integer("Clients.")] = 10):
+    return lambda labels, classes: np.array_split(np.argsort(labels), clients)
+
+
+def test_a_partition_of_the_user_divides_examples(tmp_path):
+    register.partition("in_order", in_order)
+    x, y = np.arange(120.0).reshape(60, 2), np.arange(60) % 3
+    np.savez(tmp_path / "examples.npz", x=x, y=y)
+    settings = {
+        "data.name": "custom",
+        "data.path": str(tmp_path / "examples.npz"),
+        "data.partition": "in_order",
+        "data.clients": 3,
+    }
+    made = g.federation(g.configs.configure("fedavg", "custom", settings=settings))
+    labels = made.data.train.y.reshape(3, -1)
+    assert [{*of_client} for of_client in labels.tolist()] == [{0}, {1}, {2}]
+    fields = g.configs.configure(
+        "fedavg", "fashion_mnist", settings={"data.partition": "in_order"}
+    )
+    assert fields.data.clients == 10 and "classes_per_client" not in fields.data
+
+
+@pytest.mark.parametrize(
+    "partition, what",
+    [
+        (None, "no list of integer arrays"),
+        (lambda labels, classes: np.zeros((2, 3), int), "no list of integer arrays"),
+        (lambda labels, classes: [], "no list of integer arrays"),
+        (lambda labels, classes: [np.array([0.5, 1.5])], "no list of integer arrays"),
+        (lambda labels, classes: [[0, 1], [2, 60]], "an index of no example"),
+        (lambda labels, classes: [[0, 1], [-1]], "an index of no example"),
+        (lambda labels, classes: [[0, 1], [2, 1]], "an index twice"),
+    ],
+)
+def test_a_partition_that_divides_nothing_is_refused(partition, what):
+    with pytest.raises(ValueError, match=f"^data.partition: its function returns {what}.*60,"):
+        label_skew.divide(partition, np.arange(60) % 3, 3, seed=0)
+
+
+# ------------------------------------------------------------------------------------ privacy
+
+
+def halved_means(*, half_size: Annotated[float, Real("Size.")] = 0.5):
+    def mean(updates, present, m, key):
+        return half_size / m * jnp.where(present[:, None], updates, 0.0).sum(axis=0)
+
+    return ByServer(mean)
+
+
+def test_a_run_with_a_privacy_of_the_user_says_that_epsilon_is_not_known():
+    register.privacy("halved", halved_means)
+    config = small_config("fedavg", privacy__name="halved", rounds=1, eval_every=1)
+    assert "privacy_delta" not in config.hparams and "accountant" not in config.privacy
+    result = g.run(config, two_clusters())
+    assert result.results["privacy"] == dict.fromkeys(FACTS) | {"name": "halved"}
+    assert result.results["hparams"]["half_size"] == 0.5 and not result.results["diverged"]
+
+
+@pytest.mark.parametrize(
+    "factory, message",
+    [
+        (
+            lambda: abs,
+            "returns a builtin_function_or_method; return a ByClient or a ByServer of",
+        ),
+        (
+            lambda: ByClient(lambda update, key: update.sum()),
+            r"returns an array \[\] in place",
+        ),
+        (
+            lambda: ByServer(lambda updates, *rest: updates),
+            r"returns an array \[4, \d+\] in p",
+        ),
+    ],
+)
+def test_a_privacy_that_is_none_is_refused(tmp_path, factory, message):
+    register.privacy("p", factory)
+    config = small_config("fedavg", privacy__name="p")
+    with pytest.raises(ValueError, match=f"^privacy.name='p' {message}"):
+        g.run(config, two_clusters(), out=tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_privacy_by_the_server_needs_one_that_averages_and_no_defence():
+    register.privacy("halved", halved_means)
+    for method, fields, message in (
+        ("panacea", {}, "privacy.name='halved' needs a server that averages"),
+        ("fedavg", {"defence__name": "median"}, "defence.name='median' .* privacy.name=halved"),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            g.run(small_config(method, privacy__name="halved", **fields), two_clusters())
+
+
+def test_a_compressor_that_is_none_is_refused():
+    register.compressor("none", lambda: abs)
+    with pytest.raises(ValueError, match="^compression.name='none' returns a .*; return a"):
+        g.run(small_config("fedavg", compression__name="none"), two_clusters())
+
+
 # ----------------------------------------------------------------------- the file of the page
 
 
 def test_the_file_of_the_page_runs(folder):
-    words = [*command_of_page("run my.py:fedavg"), "--config.data.shops=4", *SIZES]
+    begin = "run my.py:fedavg --config.model"
+    words = [*command_of_page(begin), "--config.data.shops=4", *SIZES]
     ended = launched("run", *words, "--out=here", cwd=folder)
     assert ended.status == 0, ended.stderr
     results = json.loads((folder / "here/results.json").read_text())
@@ -211,27 +381,31 @@ def test_the_file_of_the_page_runs(folder):
 
 
 @pytest.mark.slow
-def test_compressor_attack_and_defence_of_the_page_change_a_run(folder):
+def test_what_happens_to_uploads_on_the_page_changes_a_run(folder):
     """Each changes the scores, and the compressor the bytes."""
     words = ["my.py:fedavg", "--config.rounds=2", "--config.local_steps=2"]
-    results = []
+    results, printed = [], {}
     for name, part in {
         "none": [],
         "compressor": [
             "--config.compression.name=rounded",
             "--config.hparams.rounded_step=0.1",
         ],
+        "privacy": ["--config.privacy.name=laplace", "--config.hparams.laplace_scale=0.1"],
         "attack": ["--config.attack.name=doubled", "--config.hparams.attack_ratio=0.5"],
         "defence": ["--config.defence.name=signs"],
     }.items():
         ended = launched("run", *words, *part, f"--out={name}", cwd=folder)
         assert ended.status == 0, ended.stderr
+        printed[name] = ended.stdout
         results.append(json.loads((folder / name / "results.json").read_text()))
     losses = {result["scores"]["validation"]["G"]["loss"] for result in results}
-    assert len(losses) == 4
+    assert len(losses) == 5
+    assert results[2]["privacy"] == dict.fromkeys(FACTS) | {"name": "laplace"}
+    assert "laplace privacy of clients: no accountant knows its epsilon" in printed["privacy"]
     sent = [result["communication"]["up_bytes"] for result in results]
     floats = sent[0] // 4
-    assert sent == [4 * floats, round(2 * floats + 4), 4 * floats, 4 * floats]
+    assert sent == [4 * floats, round(2 * floats + 4), *[4 * floats] * 3]
 
 
 def test_a_defence_that_returns_no_updates_is_refused_in_one_line(folder):

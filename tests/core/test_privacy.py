@@ -21,7 +21,14 @@ from graphfl_jax.wire.accounting import (
     central_epsilon,
     local_epsilon,
 )
-from graphfl_jax.wire.privacy import Private, central, local, with_privacy
+from graphfl_jax.wire.privacy import (
+    ByClient,
+    ByServer,
+    Private,
+    central,
+    local,
+    with_privacy,
+)
 
 COHORT = Cohort(jnp.arange(4), jnp.array([5.0, 1.0, 2.0, 3.0]))
 SENT = np.float32([[1, 0, 0], [2, 0, 1], [0, 0, 0], [1, 1, 1]])
@@ -37,7 +44,7 @@ def private(privacy, numbers=(4.0,)):
         aggregate=lambda model, cohort, uploads, key: uploads.mean(axis=0),
     )
     client = Client(None, local=lambda *values: None)
-    return with_privacy(Algorithm(server, (client,), averages=True), privacy, numbers)
+    return with_privacy(Algorithm(server, (client,), averages=True), "own", privacy, numbers)
 
 
 def releases(algorithm, state=None, cohort=COHORT):
@@ -108,6 +115,26 @@ def test_a_client_sends_a_noisy_clipped_update():
         sent.mean(axis=0), SENT[0] + CLIPPED[0], atol=5 / math.sqrt(len(KEYS))
     )
     np.testing.assert_allclose(sent.std(axis=0), 1.0, rtol=0.06)
+
+
+def test_registered_functions_decide_what_the_server_reads():
+    """All uploads become the same one; and a client sends what its function returns."""
+    some = COHORT._replace(present=jnp.array([True, False, True, False]))
+
+    def mean(updates, present, m, key):
+        return jnp.where(present[:, None], updates, 0.0).sum(axis=0) / m
+
+    _, known, read = releases(private(ByServer(mean), numbers=(3.0,)), cohort=some)
+    expected = UPDATES[[0, 2]].sum(axis=0) / 3
+    np.testing.assert_allclose(read[0], np.broadcast_to(expected, (4, 3)), rtol=1e-5)
+    assert known.present[0].tolist() == [True, True, True, False]
+    upload = jnp.float32([0.1, 0.7, -3.3])
+    for function, sent in (
+        (lambda update, key: update, upload),  # bit for bit
+        (lambda update, key: 2 * update, SENT[0] + 2 * (upload - SENT[0])),
+    ):
+        client = private(ByClient(function)).client
+        assert client.send((), SENT[0], upload, KEYS[0])[1].tolist() == sent.tolist()
 
 
 # -------------------------------------------------------------------------------- accountants

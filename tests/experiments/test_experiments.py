@@ -597,6 +597,27 @@ def run_with(**results):
     } | results
 
 
+def test_a_row_of_a_table_of_uploads_has_its_part_and_its_cost():
+    table, costs = TABLES["privacy"], []
+    for cell in table.cells["small"][:2]:
+        config = paper_config(cell, "panacea")
+        private = config.privacy.name and {"name": config.privacy.name, "epsilon": 3.0}
+        run = run_with(privacy=private or None, higher_is_better=False)
+        costs.append(table.row(cell, config, [run, run]))
+    assert [(row["part"], row["epsilon"]) for row in costs] == [
+        ("", None),
+        ("local privacy", 3.0),
+    ]
+    parts = []
+    for cell in TABLES["compression"].cells["small"]:
+        config = paper_config(cell, "fedavg")
+        run = run_with(privacy=None, higher_is_better=False)
+        parts.append(TABLES["compression"].row(cell, config, [run]))
+    assert {row["up"] for row in parts} == {4000.0}
+    assert [row["part"] for row in parts[:2]] == ["", "quantise"]
+    assert [row["part"] for row in parts[-3:]] == ["sign", "sign, feedback", "sketch"]
+
+
 def test_one_seed_has_no_spread_over_seeds():
     config = paper_config(Cell("tpt48"), "fedavg")
     for runs, spread in ((1, ""), (2, "0.00")):

@@ -114,6 +114,19 @@ FILES = {
     "unnamed.py": registering("g.register.model('my-net', net)"),
     "taken.py": registering("g.register.algorithm('fedavg', net)"),
     "unread.py": registering("g.register.algorithm('own', lambda model, *, mu: model)"),
+    "unrelated.py": registering(
+        "g.register.relations('mine', lambda federation: 3)", "{'data.graph': 'mine'}"
+    ),
+    "undivided.py": registering(
+        "g.register.partition('own', lambda: lambda labels, classes: [[0], [0]])",
+        "{'data.name': 'custom', 'data.path': 'lacking.npz', 'data.partition': 'own'}",
+    ),
+    "unprivate.py": registering(
+        "g.register.privacy('own', lambda: 3)", "{'privacy.name': 'own'}"
+    ),
+    "uncompressed.py": registering(
+        "g.register.compressor('own', lambda: 3)", "{'compression.name': 'own'}"
+    ),
     "narrow.py": registering("g.register.metric('own', lambda outputs, y: 0.0)"),
     "lean.py": registering(
         "g.register.model('net', net)", "{'model.name': 'net', 'algorithm.name': 'fedper'}"
@@ -318,6 +331,10 @@ run --config=unnamed.py -> register.model=my-net
 run --config=taken.py -> register.algorithm=fedavg
 run --config=unread.py -> register.algorithm=own
 run --config=narrow.py -> register.metric=own
+run --config=unrelated.py -> data.graph=mine returns a int
+run --config=undivided.py -> data.partition: its function returns an index twice
+run --config=unprivate.py -> privacy.name=own returns a int
+run --config=uncompressed.py -> compression.name=own returns a int
 run --config=lean.py -> algorithm.name=fedper
 run --config=wide.py -> model.name=wide maps an example of shape (2,) to outputs of shape \
 (9,), and fl60

@@ -101,6 +101,23 @@ def test_settings_have_means_over_seeds_and_clients_are_paired(tmp_path):
     assert at["p"] == at["p_holm"] == pytest.approx(wilcoxon(change.astype(float)).pvalue)
 
 
+def test_private_groups_have_their_epsilon(tmp_path):
+    paths = []
+    for method, seed, epsilon in (("fedavg", 0, 1.0), ("fedavg", 1, 2.0), ("ditto", 0, None)):
+        paths.append(write_run(tmp_path / f"{method}-{seed}", method, seed))
+        results = json.loads((paths[-1] / "results.json").read_text())
+        known = {"delta": 1e-5, "accountant": "rdp", "noise_multiplier": 1.0, "clip": 1.0}
+        private = epsilon and {"name": "central", "epsilon": epsilon, **known}
+        (paths[-1] / "results.json").write_text(json.dumps(results | {"privacy": private}))
+    assert [setting["epsilon"] for setting in compared(*paths)["settings"]] == [1.5, None]
+    ended = scripted(GRAPHFL, "compare", *map(str, paths), cwd=tmp_path)
+    assert ended.status == 0, ended.stderr
+    assert re.findall(r"^ *fedavg .*? 2 +1\.5 +0\.", ended.stdout, re.MULTILINE), ended.stdout
+    assert re.findall(r"^ *ditto .*? 1 +- +0\.", ended.stdout, re.MULTILINE), ended.stdout
+    others = write_run(tmp_path / "local-0", "local", 0), paths[2]
+    assert "epsilon" not in scripted(GRAPHFL, "compare", *map(str, others), cwd=tmp_path).stdout
+
+
 def three_settings(tmp_path):
     """On one data set: local is far better than fedavg, and ditto hardly better than local."""
     base = np.linspace(0.3, 0.6, CLIENTS)

@@ -154,6 +154,64 @@ def test_malicious_clients_have_a_row_of_their_own(folders, tmp_path):
     assert kinds["benign, up to half malicious"]["rejected"] is None  # it was in no cohort
 
 
+PRIVACY = {
+    "name": "central",
+    "epsilon": 0.98,
+    "delta": 1e-5,
+    "accountant": "rdp",
+    "noise_multiplier": 1.0,
+    "clip": 0.3,
+}
+DEPLOYED = {"rounds": 200, "cohort": 5000.0, "population": 1_000_000}
+SEEN = ["protects a client from", "those who see the models that the server sends"]
+SHOWN = [
+    ["mechanism", "central, noise of the server"],
+    SEEN,
+    ["epsilon at delta 1e-05", "0.98 (accountant rdp)"],
+    ["noise multiplier z", "1"],
+    ["clip C, or the first one", "0.3"],
+]
+
+
+@pytest.mark.parametrize(
+    "privacy, rows",
+    [
+        (PRIVACY, SHOWN),  # of an older release
+        (
+            PRIVACY | DEPLOYED,
+            [
+                *SHOWN,
+                ["counted rounds", "200"],
+                ["clients in a counted round", "5,000 of 1,000,000"],
+            ],
+        ),
+        (
+            PRIVACY | {"name": "local", "epsilon": None},
+            [
+                ["mechanism", "local, noise of each client"],
+                [SEEN[0], "the server and those who see its models"],
+                [SHOWN[2][0], "infinite, since there is no noise (accountant rdp)"],
+                *SHOWN[3:],
+            ],
+        ),
+        (
+            dict.fromkeys(PRIVACY | DEPLOYED) | {"name": "laplace"},
+            [["mechanism", "laplace, of your own"], ["epsilon", "not known"]],
+        ),
+    ],
+)
+def test_privacy_and_what_it_costs_are_stated(folders, tmp_path, privacy, rows):
+    shutil.copytree(folders["fedavg-0"], copy := tmp_path / "private")
+    with edited(copy / "results.json") as results:
+        results["privacy"] = privacy
+    with edited(copy / "config.json") as config:
+        config["compression"] = {"name": "sign", "feedback": False}
+    run = read(copy)
+    assert run["privacy"] == rows and run["traffic"]["compressed"] == "sign"
+    before = read(folders["fedavg-0"])
+    assert before["privacy"] == [] and before["traffic"]["compressed"] == ""
+
+
 def test_learned_shares_are_lines_where_there_are_no_relations():
     described = {
         "clients": [{"position": None}] * 3,

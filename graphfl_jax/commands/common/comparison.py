@@ -33,7 +33,8 @@ def comparison(runs: list[FinishedRun], *, target: float | None = None) -> dict:
       as in results.json, ``metric``, ``higher_is_better``, ``runs`` (folders), ``seeds``,
       ``data_sha256``, the digest of the data with each of them, the number of runs whose
       training ``diverged``, as text which ``sample`` of the clients was scored, its values of
-      the ``fields`` that differ between settings, the ``scores`` at G, L and P as `over_seeds`
+      the ``fields`` that differ between settings, the mean ``epsilon`` of differential privacy,
+      None if it is not known or there is none, the ``scores`` at G, L and P as `over_seeds`
       gives them, None if a run diverged, and such scores of further ``metrics`` by name, None
       where a metric is undefined; ``fields``, the
       names of these fields; ``pairs``, with ``first`` and ``second``, their common ``seeds``,
@@ -168,6 +169,8 @@ def _names(groups):
 
 def _setting(name, runs, fields):
     first = next(iter(runs.values()))
+    private = [run.results.get("privacy") for run in runs.values()]
+    epsilons = [privacy and privacy["epsilon"] for privacy in private]
     broken = sum(run.results["diverged"] for run in runs.values())
     scores, metrics = None, {}
     if not broken:
@@ -191,6 +194,7 @@ def _setting(name, runs, fields):
         "diverged": broken,
         "sample": sample_text(first.results),
         "fields": {field: first.fields.get(field) for field in fields},
+        "epsilon": None if None in epsilons else float(np.mean(epsilons)),
         "scores": scores,
         "metrics": metrics,
     }

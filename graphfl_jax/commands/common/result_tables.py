@@ -11,6 +11,11 @@ from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import OWN
 
 TARGETS = 6  # of a table
+# Where noise is added, and from whom it protects a client
+MECHANISMS = {
+    "central": ("noise of the server", "those who see the models that the server sends"),
+    "local": ("noise of each client", "the server and those who see its models"),
+}
 
 
 def score_table(results: dict, paper: Score | None) -> TextTable:
@@ -72,9 +77,40 @@ def privacy_text(results: dict) -> str:
     if privacy is None:
         return ""
     epsilon = privacy["epsilon"]
+    if privacy["accountant"] is None:
+        return f"{privacy['name']} privacy of clients: no accountant knows its epsilon"
     cost = "no noise, so no privacy" if epsilon is None else f"epsilon {epsilon:.3g}"
     counted = f"at delta {privacy['delta']:g}, accountant {privacy['accountant']}"
     return f"{privacy['name']} differential privacy of clients: {cost} {counted}"
+
+
+def privacy_rows(results: dict) -> list[list[str]]:
+    """What the privacy of a run is and costs, each with its name; empty without one."""
+    privacy = results.get("privacy")
+    if privacy is None:
+        return []
+    name, epsilon = privacy["name"], privacy["epsilon"]
+    known = privacy["accountant"] is not None
+    where, protected = MECHANISMS[name] if known else ("of your own", "")
+    rows = [["mechanism", f"{name}, {where}"]]
+    if not known:
+        return [*rows, ["epsilon", "not known"]]
+    cost = "infinite, since there is no noise" if epsilon is None else f"{epsilon:.3g}"
+    rows += [
+        ["protects a client from", protected],
+        [
+            f"epsilon at delta {privacy['delta']:g}",
+            f"{cost} (accountant {privacy['accountant']})",
+        ],
+        ["noise multiplier z", f"{privacy['noise_multiplier']:g}"],
+        ["clip C, or the first one", f"{privacy['clip']:g}"],
+    ]
+    if privacy.get("rounds") is not None:
+        rows.append(["counted rounds", f"{privacy['rounds']:,}"])
+    if privacy.get("cohort") is not None:
+        cohort = f"{privacy['cohort']:,g} of {privacy['population']:,}"
+        rows.append(["clients in a counted round", cohort])
+    return rows
 
 
 def clock_text(results: dict) -> str:

@@ -117,6 +117,7 @@ def _collect(run, rows, described):
         "allocation": results.get("allocation"),
         "new_clients": _new_clients(results),
         "attack": _attack(results, clients, listed),
+        "privacy": result_tables.privacy_rows(results),
         "timing": timing,
         "traffic": _traffic(results, values),
         "device": results.get("device", ""),
@@ -265,7 +266,7 @@ def _attack(results, clients, listed):
 
 
 def _traffic(results, values):
-    """Bytes per client and round, and of all clients in all rounds.
+    """Bytes per client and round, and of all clients in all rounds; what compressed them.
 
     A run that diverged has no total: its results do not have the number of its rounds.
     """
@@ -273,7 +274,9 @@ def _traffic(results, values):
     total = None
     if not results["diverged"]:
         total = finished_runs.bytes_sent(results, values, results["rounds"])
-    return {"up": sent["up_bytes"], "down": sent["down_bytes"], "total": total}
+    compressed = values.get("compression.name", "")
+    traffic = {"up": sent["up_bytes"], "down": sent["down_bytes"], "total": total}
+    return traffic | {"compressed": compressed}
 
 
 def settings_of(values: dict[str, Any], variant: str) -> list[dict[str, Any]]:

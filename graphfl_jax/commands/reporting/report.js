@@ -21,6 +21,10 @@ function showAttack(run) {
   ]);
 }
 
+function showPrivacy(run) {
+  put("privacy", run.privacy.length ? [table(["what", "value"], run.privacy)] : null);
+}
+
 function showFurther(run) {
   const found = run.further.flatMap(([title, caption, [head, ...body]]) => [
     make("h3", {}, title),
@@ -40,6 +44,7 @@ function showCost(run) {
   const times = Object.entries(names)
     .filter(([key]) => run.timing[key])
     .map(([key, name]) => [`seconds of ${name}`, short(run.timing[key])]);
+  const { compressed } = run.traffic;
   put("cost", [
     table(
       ["what", "amount"],
@@ -50,7 +55,10 @@ function showCost(run) {
           `${short(Math.round(run.timing.client_steps_per_s))} per second`,
         ],
         ["down, per client and round", bytes(run.traffic.down)],
-        ["up, per client and round", bytes(run.traffic.up)],
+        [
+          `up, per client and round${compressed ? `, compressed by ${compressed}` : ""}`,
+          bytes(run.traffic.up),
+        ],
         ...(run.traffic.total === null
           ? []
           : [["both, all clients and rounds", bytes(run.traffic.total)]]),
@@ -85,6 +93,7 @@ function show() {
   showFigures(run);
   showFurther(run);
   showAttack(run);
+  showPrivacy(run);
   showCost(run);
   document.getElementById("reading").textContent = run.map
     ? "Point at a client, or move to it by the keys, to read its numbers."
