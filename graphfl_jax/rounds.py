@@ -310,10 +310,10 @@ def _draw_of_group(algorithm, state, counts, key, group):
         up = algorithm.up(ids_at(group, everyone), time)
         places = draw_those_up(key, up, size)
         return Cohort(places, counts[places].astype(jnp.float32), up[places])
-    if sample is None:
-        return draw_cohort(key, counts, size)
-    places = sample(state.server, counts, size, key)
-    return Cohort(places, counts[places].astype(jnp.float32))
+    if sample is not None:
+        places = sample(state.server, counts, size, key)
+        return Cohort(places, counts[places].astype(jnp.float32))
+    return draw_cohort(key, counts, size)
 
 
 def present_first(places: Array, cohort: Cohort) -> tuple[Array, Cohort]:

@@ -73,7 +73,7 @@ def test_targets_of_a_regression_are_permuted_among_the_real_examples():
     examples = numbered_examples(50, 40)
     examples = examples._replace(y=np.arange(100, dtype=np.float32).reshape(50, 2))
     poison = jax.jit(label_flip(train_data=examples, classes=0).poison)
-    x, y, _ = jax.device_get(poison(examples, KEY))
+    x, y, *_ = jax.device_get(poison(examples, KEY))
     np.testing.assert_array_equal(y[y[:40, 0].argsort()], examples.y[:40])
     assert not np.array_equal(y[:40], examples.y[:40])
     np.testing.assert_array_equal(x, examples.x)
@@ -669,7 +669,7 @@ def test_simple_tuning_trains_a_newly_drawn_head_on_the_unchanged_body():
     """Of nine clients no two heads are equal, and none is larger than 1 / sqrt(fan_in)."""
     config = small_config("fedavg", tuning__part="new_head")
     experiment = build_experiment(config, two_clusters())
-    own = Examples(*(jnp.asarray(leaf[0]) for leaf in experiment.federation.data.train))
+    own = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), experiment.federation.data.train)
     w = experiment.model.init(KEY)
     w["head"] = jax.tree.map(lambda leaf: leaf + 100.0, w["head"])
 

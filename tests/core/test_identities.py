@@ -697,7 +697,7 @@ def test_sfl_star_with_learned_share_0_is_sfl():
 
 def one_client():
     """The `ClientData` of a client of the two clusters."""
-    return ClientData(Examples(*map(jnp.asarray, tree.take(CLUSTERS.train, 2))))
+    return ClientData(jax.tree.map(jnp.asarray, tree.take(CLUSTERS.train, 2)))
 
 
 def test_fine_tuning_with_learning_rate_0_changes_nothing():

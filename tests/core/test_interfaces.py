@@ -10,7 +10,7 @@ import pytest
 
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.build import build_experiment
-from graphfl_jax.core import Algorithm, Client, Cohort, Predictor, Server
+from graphfl_jax.core import Algorithm, Client, Cohort, Predictor, Server, State
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import Program
@@ -73,6 +73,7 @@ def test_every_function_of_a_lifted_server_gets_its_part_and_changes_it_alone():
             "rejected",
             "moved",
             "sample",
+            "seconds",
         ),
         product,
     )
@@ -87,7 +88,7 @@ def test_every_function_of_a_lifted_server_gets_its_part_and_changes_it_alone():
     steps = ("aggregate", "begin_round", "admit", "adapt_new_clients", "substitute", "relate")
     for name in steps:
         assert getattr(lifted, name)(("more", 3), 5, (7,)) == ("more", 36)
-    for name in ("download", "allocation", "rejected", "moved", "sample"):
+    for name in ("download", "allocation", "rejected", "moved", "sample", "seconds"):
         assert getattr(lifted, name)(("more", 3), 5, (7,)) == 36
     # These do not get the state.
     assert lifted.init is product and lifted.messages is product
@@ -147,7 +148,7 @@ def test_a_server_draws_places_in_each_architecture():
         Group(2, np.array([1, 3, 5], np.int32)),
     )
     counts = jnp.array([5, 1, 9, 8, 7, 3, 2])
-    places, cohorts = sample_cohorts(counting(largest), (), counts, KEY, groups)
+    places, cohorts = sample_cohorts(counting(largest), State((), (), 0), counts, KEY, groups)
     assert [list(drawn) for drawn in places] == [[1, 2], [1, 2]]
     expected = (
         Cohort(np.array([2, 4]), np.array([9, 7])),

@@ -49,7 +49,7 @@ def test_new_clients_come_last_and_all_clients_keep_their_data(graph, seed):
     order = [before.clients.index(name) for name in after.clients]
     for data, clients in ((after.everyone, order), (after.data, order[:5])):
         for part, original in zip(parts(data), parts(before.data), strict=True):
-            for leaf, expected in zip(part, original, strict=True):
+            for leaf, expected in zip(*map(jax.tree.leaves, (part, original)), strict=True):
                 np.testing.assert_array_equal(leaf, expected[clients])
     edges = edges_by_name(before.data, before.clients)
     between_training_clients = {e for e in edges if not set(e) & set(after.clients[5:])}

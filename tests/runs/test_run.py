@@ -134,6 +134,7 @@ def test_results_have_their_fields_and_no_others(good):
         *("higher_is_better", "scores", "errors", "new_clients", "attack", "defence", "timing"),
         *("labels", "metrics", "allocation", "rejected", "architectures", "communication"),
         *("scaling", "stopped", "means_by_examples", "embeddings_moved", "privacy"),
+        "simulated_seconds",
         *("device", "versions", "git_commit", "identity", "accepted_changes"),
     }
     assert set(results["dataset"]) == {"name", "source", "extent", "sha256"}
@@ -149,7 +150,7 @@ def test_results_have_their_fields_and_no_others(good):
     assert results["rounds"] == read(good[2], "config.json")["rounds"]
     absents = ("labels", "new_clients", "attack", "defence", "allocation")
     absents += ("metrics", "rejected", "architectures", "scaling", "stopped")
-    absents += ("embeddings_moved",)
+    absents += ("embeddings_moved", "simulated_seconds")
     for absent in absents:
         assert results[absent] is None
     assert set(results["scores"]) == {"final", "validation", "best_val"}
