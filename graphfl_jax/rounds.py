@@ -502,4 +502,5 @@ def messages_per_client(algorithm: Algorithm, data) -> float:
     """Messages that a client receives, and sends, in its round, as a mean over clients."""
     if algorithm.server.messages is None:
         return 1
-    return float(jnp.mean(algorithm.server.messages(data.graph).astype(jnp.float32)))
+    with jax.ensure_compile_time_eval():  # also in the trace of a program
+        return float(jnp.mean(algorithm.server.messages(data.graph).astype(jnp.float32)))

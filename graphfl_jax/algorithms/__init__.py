@@ -63,6 +63,9 @@ FILES = {
     "panacea_paper_gn": "panacea",
     "panacea_paper_printed": "panacea",
     "fedbuff": "fedbuff",
+    "gossip": "gossip",
+    "gossip_pairs": "gossip",
+    "fedu": "fedu",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

@@ -401,9 +401,9 @@ run @flha_cifar10:local .data.source=simulated .data.clients=5 .cohort_size=3 .d
 .model.architectures=arch0,arch1,arch2 .new_clients.fraction=0.4 \
 .new_clients.architectures=arch3 .new_clients.join=together -> new_clients.join=together
 run @fl60:ditto .data.storage=host .new_clients.fraction=0.1 -> data.storage=host
-run @fl60:fedavg .availability.name=trace -> availability.file is empty
-run @fl60:fedavg .availability.name=trace .availability.file=gone.csv -> availability.file=gone.csv
-run @fl60:fedavg .availability.name=trace .availability.file=good.csv -> availability.file=good.csv
+run @fl60 .availability.name=trace -> availability.file is empty
+run @fl60 .availability.name=trace .availability.file=gone.csv -> availability.file=gone.csv
+run @fl60 .availability.name=trace .availability.file=good.csv -> availability.file=good.csv
 run @fl60:fedavg .clock.name=devices .clock.wait_for=6
 run @fl60:fedavg .clock.name=devices .hparams.deadline=5
 run @fl60:fedavg .clock.name=deadline .hparams.deadline=0
