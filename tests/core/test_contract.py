@@ -206,6 +206,8 @@ def test_rows_of_padding_change_nothing(subject):
     checks.rows_of_padding_change_nothing(subject)
 
 
+# In random pairs, who is with whom depends on the places in the cohort.
+@chosen([row for row in ROWS if row != "gossip-pairs"], QUICK, SLOW)
 def test_renaming_clients_renames_the_results(subject):
     checks.renaming_clients_renames_the_results(subject)
 
