@@ -86,6 +86,17 @@ def check_accountant(config: ConfigDict) -> None:
             f"privacy.accountant={accountant} does not know fixed cohorts; set "
             f"--config.cohort=poisson or --config.privacy.accountant={RDP}"
         )
+    chosen = {
+        "availability.name=trace": config.availability.name == "trace",
+        f"clock.wait_for={config.clock.get('wait_for')}": config.clock.get("wait_for", 0),
+    }
+    for setting, holds in chosen.items():
+        if holds and name == "central":
+            raise ValueError(
+                f"privacy.name={name!r} counts on clients that are drawn with equal probability "
+                f"whatever the others do, and with {setting} they are not; leave it out, or set "
+                f"--config.privacy.name=local"
+            )
     noise, least = config.hparams.privacy_noise, config.cohort_size / 10
     if config.privacy.get("clipping") == "quantile" and noise >= least:
         raise ValueError(
