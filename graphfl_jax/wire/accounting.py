@@ -93,9 +93,9 @@ def check_accountant(config: ConfigDict) -> None:
     for setting, holds in chosen.items():
         if holds and name == "central":
             raise ValueError(
-                f"privacy.name={name!r} counts on clients that are drawn with equal probability "
-                f"whatever the others do, and with {setting} they are not; leave it out, or set "
-                f"--config.privacy.name=local"
+                f"privacy.name={name!r} counts on clients that are drawn with equal "
+                f"probability whatever the others do, and with {setting} they are not; leave "
+                f"it out, or set --config.privacy.name=local"
             )
     noise, least = config.hparams.privacy_noise, config.cohort_size / 10
     if config.privacy.get("clipping") == "quantile" and noise >= least:

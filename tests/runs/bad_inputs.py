@@ -408,7 +408,8 @@ run @fl60:fedavg .clock.name=devices .clock.wait_for=6
 run @fl60:fedavg .clock.name=devices .hparams.deadline=5
 run @fl60:fedavg .clock.name=deadline .hparams.deadline=0
 run @fl60:fedavg .stragglers.name=some
-run @fl60:fedavg .clock.name=devices .clock.wait_for=2 .privacy.name=central -> privacy.name=central
+run @fl60:fedavg .clock.name=devices .clock.wait_for=2 .privacy.name=central \
+-> privacy.name=central
 run @fl60:fedbuff .algorithm.fedbuff_concurrency=56
 run @fl60:fedbuff .clock.name= -> algorithm.name=fedbuff needs
 run @fl60:fedavg .data.storage=host .attack.name=label_flip .hparams.attack_ratio=0.1 -> \
