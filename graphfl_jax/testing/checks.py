@@ -49,7 +49,8 @@ from graphfl_jax.testing.subject import (
     stack,
 )
 
-COUNTING = ("trimmed_mean", "krum", "multi_krum")  # defences that need a number of attackers
+# Defences that need a number of attackers
+COUNTING = ("trimmed_mean", "krum", "multi_krum", "bulyan", "dnc")
 
 
 def a_round_keeps_the_shape_of_the_state(subject: Subject) -> None:

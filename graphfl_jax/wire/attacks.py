@@ -4,6 +4,7 @@ Attacks on data change the training examples of malicious clients, once for a ru
 
     label_flip        y ~ U{0, ..., C - 1}; the targets of a regression are permuted
     label_flip_wrong  y ~ U({0, ..., C - 1} \\ {y})
+    label_flip_mirror y' = C - 1 - y
     backdoor          a share of the images: x' = (1 - alpha) x + alpha trigger, y' = target
 
 Attacks on uploads are in `upload_attacks`. Sources: Lan et al., Panacea, IEEE TDSC 2025
@@ -68,19 +69,27 @@ def label_flip_wrong(*, train_data: Examples | Windows, classes: int) -> DataAtt
     """Builds the flip to another class.
 
     Raises:
-      ValueError: the task has no classes, or the targets are part of the same series as the
-        inputs.
+      ValueError: as `_check_classes`.
     """
-    _check_targets("label_flip_wrong", train_data)
-    if not classes:
-        raise ValueError(
-            "attack.name='label_flip_wrong' needs classes, and the task has none; set "
-            "--config.attack.name=label_flip"
-        )
+    _check_classes("label_flip_wrong", train_data, classes)
 
     def poison(examples, key):
         turn = jax.random.randint(key, examples.y.shape, 1, classes, examples.y.dtype)
         return examples._replace(y=(examples.y + turn) % classes)
+
+    return DataAttack(poison)
+
+
+def label_flip_mirror(*, train_data: Examples | Windows, classes: int) -> DataAttack:
+    """Builds the flip that exchanges the first class with the last one, and so on.
+
+    Raises:
+      ValueError: as `_check_classes`.
+    """
+    _check_classes("label_flip_mirror", train_data, classes)
+
+    def poison(examples, key):
+        return examples._replace(y=classes - 1 - examples.y)
 
     return DataAttack(poison)
 
@@ -186,6 +195,7 @@ def trigger(shape: tuple[int, int, int], size: int) -> tuple[np.ndarray, np.ndar
 DATA_ATTACKS = {
     "label_flip": label_flip,
     "label_flip_wrong": label_flip_wrong,
+    "label_flip_mirror": label_flip_mirror,
     "backdoor": backdoor,
 }
 ATTACKS = DATA_ATTACKS | UPLOAD_ATTACKS
@@ -337,6 +347,16 @@ def _ranks_along(graph, order):
                 ranks[client], number = number, number + 1
                 waiting += sorted(neighbours[client], key=lambda client: order[client])
     return ranks
+
+
+def _check_classes(name, train_data, classes):
+    """Raises a ValueError if there are no classes, or no labels beside the inputs."""
+    _check_targets(name, train_data)
+    if not classes:
+        raise ValueError(
+            f"attack.name={name!r} needs classes, and the task has none; set "
+            f"--config.attack.name=label_flip"
+        )
 
 
 def _check_targets(name, train):

@@ -1,129 +1,57 @@
 """Defences: how a server changes its cohort's updates before it learns from them.
 
-An update u_i is an upload minus what its client would have sent untrained; a round has M.
-
-    clip              u_i min(1, c median_j |u_j| / |u_i|)
-    median            elementwise median
-    trimmed_mean      elementwise mean without the f largest and the f smallest
-    geometric_median  argmin_v sum_i |u_i - v|, by Weiszfeld's steps
-    krum              the u_i with the smallest sum of squared distances to its M - f - 2
-                      nearest others
-    multi_krum        the mean of the M - f best by that sum
-    monotone          compares updates of a client with its earlier ones, see `monotone`
+An update u_i is an upload minus what its client would have sent untrained. `robust_means` has
+the arithmetic of the defences; `monotone` compares updates of a client with its earlier ones.
 
 A server that averages gets clip's updates, or, with all others but monotone, M copies of one
 update. A server that holds a different model for each client, as with hypernetworks and SFL,
-gets clip's updates too. With krum and multi_krum, its rejected clients count as untrained: a
-single update for all would make all clients equal. median, trimmed_mean and geometric_median
-are refused there. If clients have different architectures, a defence sees the updates of each
-architecture by themselves, so f is the number of attackers among them.
+gets clip's updates too. With krum, multi_krum and dnc, its rejected clients count as untrained:
+a single update for all would make all clients equal. The other means are refused there. If
+clients have different architectures, a defence sees the updates of each architecture by
+themselves, so f is the number of attackers among them.
 
-Sources: Sun, Kairouz, Suresh, McMahan, Can You Really Backdoor Federated Learning?, 2019
-(clip); Yin, Chen, Ramchandran, Bartlett, Byzantine-Robust Distributed Learning, ICML 2018
-(median, trimmed_mean); Pillutla, Kakade, Harchaoui, Robust Aggregation for Federated Learning,
-IEEE TSP 2022 (geometric_median); Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning
-with Adversaries, NeurIPS 2017 (krum, multi_krum).
-
-Departures: norms are clipped at a multiple of their median, not at a constant; an update whose
-norm is not finite becomes 0, and is not among those of the median. Weiszfeld's steps begin at
-the elementwise median, and there are WEISZFELD of them, not as many as a tolerance needs. All
-clients have the same weight in the robust means, whatever weights a method uses.
+Departures: those of `robust_means` and of `monotone`.
 """
 
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from jax.interpreters import partial_eval
 
-from graphfl_jax import tree
-from graphfl_jax.core import Algorithm, Array, FederatedData
+from graphfl_jax.core import Algorithm, FederatedData
 from graphfl_jax.rounds import Group
-from graphfl_jax.settings import Integer, Real
+from graphfl_jax.wire import robust_means
 from graphfl_jax.wire.monotone import Monotone, guard, monotone
-from graphfl_jax.wire.updates import shorten, with_updates
-
-WEISZFELD = 50  # steps
-TINY = 1e-12  # lower bound of a distance, which avoids division by 0
-
-
-Attackers = Annotated[int, Integer("Attackers in a cohort that the defence allows for.", low=0)]
-
-
-def clip(
-    *,
-    defence_norm: Annotated[
-        Array, Real("Largest norm of an update, relative to the cohort's median norm.")
-    ] = 1.0,
-) -> Callable:
-    def change(updates):
-        norms = jnp.linalg.norm(updates, axis=1)
-        finite = jnp.isfinite(norms)
-        limit = defence_norm * jnp.nanmedian(jnp.where(finite, norms, jnp.nan))
-        return shorten(jnp.where(finite[:, None], updates, 0.0), limit)
-
-    return change
-
-
-def median() -> Callable:
-    return lambda updates: jnp.median(updates, axis=0)
-
-
-def trimmed_mean(*, attackers: Attackers = 1) -> Callable:
-    def centre(updates):
-        ordered = jnp.sort(updates, axis=0)
-        return jnp.mean(ordered[attackers : len(updates) - attackers], axis=0)
-
-    return centre
-
-
-def geometric_median() -> Callable:
-    def centre(updates):
-        def step(_, v):
-            distance = jnp.sqrt(jnp.sum(jnp.square(updates - v[None]), axis=1))
-            weights = 1 / jnp.maximum(distance, TINY)
-            return weights / jnp.sum(weights) @ updates
-
-        return jax.lax.fori_loop(0, WEISZFELD, step, jnp.median(updates, axis=0))
-
-    return centre
-
-
-def krum(*, attackers: Attackers = 1) -> Callable:
-    return lambda updates: _best(updates, attackers, 1)
-
-
-def multi_krum(*, attackers: Attackers = 1) -> Callable:
-    return lambda updates: _best(updates, attackers, len(updates) - attackers)
-
-
-def _best(updates, attackers, number):
-    """Whether [M] each update is among the `number` with the smallest sums."""
-    size = len(updates)
-    apart = tree.sq_dists(updates) + jnp.diag(jnp.full(size, jnp.inf))
-    sums = jnp.sum(jnp.sort(apart, axis=1)[:, : size - attackers - 2], axis=1)
-    place = jnp.argsort(jnp.argsort(sums, stable=True))  # among equals, the first
-    return place < number
-
+from graphfl_jax.wire.updates import with_updates
 
 CENTRES = {
-    "median": median,
-    "trimmed_mean": trimmed_mean,
-    "geometric_median": geometric_median,
+    "median": robust_means.median,
+    "trimmed_mean": robust_means.trimmed_mean,
+    "geometric_median": robust_means.geometric_median,
+    "centred_clip": robust_means.centred_clip,
+    "bulyan": robust_means.bulyan,
+    "foolsgold": robust_means.foolsgold,
 }
-FILTERS = {"krum": krum, "multi_krum": multi_krum}
-DEFENCES = {"clip": clip, "monotone": monotone} | CENTRES | FILTERS
+FILTERS = {
+    "krum": robust_means.krum,
+    "multi_krum": robust_means.multi_krum,
+    "dnc": robust_means.dnc,
+}
+DEFENCES = {"clip": robust_means.clip, "monotone": monotone} | CENTRES | FILTERS
 # Smallest cohort for f attackers in it.
 SMALLEST_COHORT = {
     "trimmed_mean": lambda attackers: 2 * attackers + 1,
     "krum": lambda attackers: 2 * attackers + 3,
     "multi_krum": lambda attackers: 2 * attackers + 3,
+    "bulyan": lambda attackers: 4 * attackers + 3,
+    "dnc": lambda attackers: 2 * attackers + 1,
 }
 # Of the others: the smallest in which they differ from no defence, or from a mean.
 SMALLEST_DEFENDED = {"clip": 2, "median": 3, "geometric_median": 3}
+SMALLEST_DEFENDED |= {"centred_clip": 2, "foolsgold": 3}
 
 
 def with_defence(
@@ -243,7 +171,7 @@ def _check_cohort(name, attackers, cohort_size, several):
     if too_small:
         idle = f"defence.name={name!r} keeps no attacker away in {where}; set {remedy}"
         warnings.warn(idle, stacklevel=2)
-    elif attackers == 0 and name in ("trimmed_mean", "multi_krum"):
+    elif attackers == 0 and name in ("trimmed_mean", "multi_krum", "dnc"):
         idle = f"defence.attackers=0 makes {name} a mean of all updates; set 1 or more"
         warnings.warn(idle, stacklevel=2)
 

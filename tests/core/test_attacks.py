@@ -26,6 +26,7 @@ from graphfl_jax.wire.attacks import (
     Attackers,
     backdoor,
     label_flip,
+    label_flip_mirror,
     label_flip_wrong,
     poison_with,
     trigger,
@@ -55,7 +56,7 @@ def numbered_examples(size, count, targets=3):
 def test_labels_flip_to_all_classes_equally_and_wrong_labels_to_the_other_classes():
     """3000 draws: a share of 1/3 is within 0.04, four standard errors."""
     examples = numbered_examples(3000, 3000)
-    flips = {"any": label_flip, "wrong": label_flip_wrong}
+    flips = {"any": label_flip, "wrong": label_flip_wrong, "mirror": label_flip_mirror}
     flipped = {
         name: np.asarray(jax.jit(flip(train_data=examples, classes=3).poison)(examples, KEY).y)
         for name, flip in flips.items()
@@ -66,6 +67,7 @@ def test_labels_flip_to_all_classes_equally_and_wrong_labels_to_the_other_classe
     y = examples.y
     assert abs(np.mean(flipped["any"] == y) - 1 / 3) < 0.04
     assert not np.any(flipped["wrong"] == y)
+    np.testing.assert_array_equal(flipped["mirror"], 2 - y)
     np.testing.assert_allclose(np.mean((flipped["wrong"] - y) % 3 == 1), 1 / 2, atol=0.04)
 
 
@@ -505,8 +507,65 @@ def by_numpy(name, updates, attackers):
     if name == "geometric_median":
         total = lambda v: np.linalg.norm(updates - v, axis=1).sum()  # noqa: E731
         return optimize.minimize(total, updates.mean(axis=0), tol=1e-10).x
-    kept = {"krum": 1, "multi_krum": len(updates) - attackers}[name]
-    return updates[np.argsort(krum_sums(updates, attackers))[:kept]].mean(axis=0)
+    if name == "centred_clip":
+        v, limit = np.zeros(updates.shape[1]), np.median(np.linalg.norm(updates, axis=1))
+        for _ in range(3):
+            gaps = [u - v for u in updates]
+            v = v + np.mean([g * min(1, limit / np.linalg.norm(g)) for g in gaps], axis=0)
+        return v
+    if name == "bulyan":
+        return bulyan_by_numpy(updates, attackers)
+    if name == "foolsgold":
+        return foolsgold_by_numpy(updates)
+    return updates[kept_by_numpy(name, updates, attackers)].mean(axis=0)
+
+
+def kept_by_numpy(name, updates, attackers):
+    """The numbers of the updates that a filter keeps."""
+    if name == "dnc":
+        centred = updates - updates.mean(axis=0)
+        direction = np.linalg.svd(centred)[2][0]
+        return np.argsort((centred @ direction) ** 2)[: len(updates) - attackers]
+    number = {"krum": 1, "multi_krum": len(updates) - attackers}[name]
+    return np.argsort(krum_sums(updates, attackers))[:number]
+
+
+def bulyan_by_numpy(updates, attackers):
+    left, chosen = list(updates), []
+    while len(chosen) < len(updates) - 2 * attackers:
+        nearest = [
+            sum(
+                sorted(np.sum((u - v) ** 2) for v in left if v is not u)[
+                    : max(len(left) - attackers - 2, 1)
+                ]
+            )
+            for u in left
+        ]
+        chosen.append(left.pop(int(np.argmin(nearest))))
+    result = []
+    for numbers in np.array(chosen).T:
+        middle = np.median(numbers)
+        near = sorted(numbers, key=lambda x: abs(x - middle))  # noqa: B023
+        result.append(np.mean(near[: len(updates) - 4 * attackers]))
+    return np.array(result)
+
+
+def foolsgold_by_numpy(updates):
+    unit = [u / np.linalg.norm(u) for u in updates]
+    size = range(len(updates))
+    largest = [max(unit[i] @ unit[j] for j in size if j != i) for i in size]
+    alike = [
+        max(
+            unit[i] @ unit[j] * (largest[i] / largest[j] if largest[i] < largest[j] else 1)
+            for j in size
+            if j != i
+        )
+        for i in size
+    ]
+    shares = np.clip(1 - np.array(alike), 0, 1)
+    shares = np.minimum(shares / shares.max(), 0.99)
+    weights = np.clip(np.log(shares / (1 - shares)) + 0.5, 0, 1)
+    return weights @ updates / weights.sum()
 
 
 @functools.cache
@@ -542,9 +601,10 @@ def fedavg_update(updates, **changes):
     return np.asarray(tree.as_matrix(gaps)[0][0])
 
 
-WITH_ATTACKERS = {"trimmed_mean", *FILTERS}  # defences for a number of attackers
+WITH_ATTACKERS = {"trimmed_mean", "bulyan", *FILTERS}  # defences for a number of attackers
 MEANS = [(name, 1) for name in [*CENTRES, *FILTERS]] + [
-    (name, 2) for name in sorted(WITH_ATTACKERS)
+    (name, 2)
+    for name in sorted(WITH_ATTACKERS - {"bulyan"})  # it needs 11 clients
 ]
 
 
@@ -600,7 +660,7 @@ def test_rejected_clients_count_as_untrained_where_clients_have_different_models
     updates[:2] = 50.0
     settings = {"server_optimizer": "sgd"}
     defended = aggregation("pfedhn", defence__name=name, defence__attackers=2, **settings)
-    kept = np.argsort(krum_sums(updates, 2))[: {"krum": 1, "multi_krum": 7}[name]]
+    kept = kept_by_numpy(name, updates, 2)
     assert kept.min() >= 2
     filtered = np.where(np.isin(np.arange(9), kept)[:, None], updates, 0.0)
     ours, theirs = defended(updates)[1], aggregation("pfedhn", **settings)(filtered)[1]
