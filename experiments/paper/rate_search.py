@@ -251,14 +251,16 @@ def keep(name: str, results: dict, design: dict) -> None:
       results: what search.json says.
       design: the entry of `SEARCHES`.
     """
-    file, new = (
-        KEPT_RESULTS / f"{name}.json",
-        {row["method"]: row for row in results["searched"]},
-    )
-    before = json.loads(file.read_text(encoding="utf-8"))["searched"] if file.exists() else []
-    rows = {row["method"]: row for row in before} | new
+    file, before = KEPT_RESULTS / f"{name}.json", {"searched": [], "left_out": {}}
+    if file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+    rows = {row["method"]: row for row in before["searched"] + results["searched"]}
     order = [method for method in configs.methods() if method in rows]
-    kept = {"searched": [rows[method] for method in order], "left_out": results["left_out"]}
+    left_out = before["left_out"] | results["left_out"]
+    kept = {
+        "searched": [rows[method] for method in order],
+        "left_out": {method: why for method, why in left_out.items() if method not in rows},
+    }
     write_json(file, kept)
     rates = rates_of(kept, design.get("rates_of", {}))
     for path, content in ((TUNED, rates), (SEARCHED, sorted(rates))):
