@@ -15,6 +15,7 @@ from graphfl_jax import fit, memory, tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.learned_relations import learn_relations
 from graphfl_jax.algorithms.tuning import finetune, tuning_trainer
+from graphfl_jax.algorithms.veto import veto, with_veto
 from graphfl_jax.architecture import check_architecture
 from graphfl_jax.configs.fields import POISSON, fields_of
 from graphfl_jax.configs.values import complete, values_of
@@ -347,6 +348,8 @@ class _Parts(NamedTuple):
         if config.tuning.part:
             tune = source.make(tuning_trainer, "tuning")
             algorithm = finetune(algorithm, tune, tuning_part=config.tuning.part)
+        if config.defence.veto:
+            algorithm = with_veto(algorithm, source.make(veto, "defence"))
         name = config.privacy.name
         if name:
             private = source.make(PRIVACIES[name], "privacy")

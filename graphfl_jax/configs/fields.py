@@ -17,6 +17,7 @@ from typing import Any
 
 from graphfl_jax.algorithms import ALGORITHMS, Method
 from graphfl_jax.algorithms.tuning import PARTS, tuning_trainer
+from graphfl_jax.algorithms.veto import veto
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.label_skew import PARTITIONS
 from graphfl_jax.data.new_clients import ALONE, CHOSEN_BY, CLIENTS, FRACTION, JOIN, hold_out
@@ -26,7 +27,7 @@ from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.objectives import PRECISIONS
 from graphfl_jax.optimizers import OPTIMIZERS
-from graphfl_jax.settings import Choice, Integer, Items, Real, Text, perhaps
+from graphfl_jax.settings import Choice, Integer, Items, Real, Switch, Text, perhaps
 from graphfl_jax.wire.accounting import ACCOUNTED, accounting
 from graphfl_jax.wire.attacks import ATTACKS, attackers, with_attack_order
 from graphfl_jax.wire.availability import AVAILABILITIES, STRAGGLERS
@@ -164,6 +165,10 @@ _BASE = {
     ),
     "attack.name": (Choice("Attack of malicious clients.", ATTACKS, or_none=True), ""),
     "defence.name": (Choice("Defence of the server.", DEFENCES, or_none=True), ""),
+    "defence.veto": (
+        Switch("Whether clients compare what they receive with a model of their own."),
+        False,
+    ),
 }
 BASE = {name: Field(setting, default, EVERY) for name, (setting, default) in _BASE.items()}
 # The registries with fields to which users can add, but for the methods
@@ -245,6 +250,8 @@ def _form(values, defaults=NOTHING):
         form.walk(with_attack_order, Place("attack", "attack.name"))
         form.walk(attackers, Place("attack", "attack.name"))
         walk_chosen("attack.name", ATTACKS, "attack")
+    if form.choose("defence.veto"):
+        form.walk(veto, Place("defence", "defence.veto"))
     if form.choose("defence.name"):
         walk_chosen("defence.name", DEFENCES, "defence")
     return form

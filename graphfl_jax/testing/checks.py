@@ -588,6 +588,15 @@ def a_distant_deadline_changes_nothing(subject: Subject, rtol: float = 0.0) -> N
     assert 0 < float(timed.seconds) < 1e6
 
 
+def a_veto_fits(subject: Subject) -> None:
+    """A round keeps the shape of the state, and an evaluation has the scores at all points."""
+    a_round_keeps_the_shape_of_the_state(subject)
+    program, inputs = subject.program, (fixed_key(), subject.hparams, subject.data)
+    state = jax.eval_shape(program.start, *inputs)
+    evaluated = jax.eval_shape(program.evaluate, state, *inputs)
+    assert set(evaluated.scores["test"]) == {"G", "L", "P"}
+
+
 def privacy_keeps_the_shape_of_the_state(subject: Subject, privacy: str = "central") -> None:
     """Raises `LeftOut` if the method refuses it."""
     fields = {"privacy__name": privacy, "cohort": "poisson", "compression__name": "sign"}

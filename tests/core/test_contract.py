@@ -392,6 +392,12 @@ def test_a_distant_deadline_changes_nothing(method):
     checks.a_distant_deadline_changes_nothing(subject_of(method), rtol.get(method, 0.0))
 
 
+@pytest.mark.parametrize("method", rows(METHODS, FEW, METHODS))
+def test_a_veto_fits_every_method(method):
+    """A round and an evaluation keep their shapes."""
+    checks.a_veto_fits(Subject(method, {**ROWS[method][1], "defence.veto": True}))
+
+
 AVERAGING = (
     "fedavg",
     "fedprox",
