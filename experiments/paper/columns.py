@@ -28,7 +28,7 @@ class Column(NamedTuple):
     scored: bool = True
     left: bool = False  # whether a console aligns it to the left and does not fold it
     console: bool = True  # whether a console shows it
-    optional: bool = False  # whether a console leaves it out where it is empty in all rows
+    optional: bool = False  # whether it is left out where it is empty in all rows
 
 
 class TableText(NamedTuple):
@@ -41,11 +41,20 @@ class TableText(NamedTuple):
     lines: Callable[[Row], Iterable[Row]] = lambda row: [row]  # as which a row is printed
     caption: str | None = None  # below it on a console
 
+    def filled(self, rows: list[Row]) -> list[tuple[Column, list[str]]]:
+        """The columns that are shown, each with its head and the texts of all rows."""
+        texts = [self._texts(line) for row in rows for line in self.lines(row)]
+        return [
+            (column, [column.head, *cells])
+            for column, *cells in zip(self.columns, *texts, strict=True)
+            if any(cells) or not column.optional
+        ]
+
     def cells(self, rows: list[Row]) -> list[list[str]]:
         """The rows as text; the first one has the heads."""
-        heads = [column.head for column in self.columns]
-        lines = [line for row in rows for line in self.lines(row)]
-        return [heads, *map(self._texts, lines)]
+        return [
+            list(line) for line in zip(*(cells for _, cells in self.filled(rows)), strict=True)
+        ]
 
     def _texts(self, row):
         remarks = [f"{row['diverged']} of {row['seeds']} diverged"] if row["diverged"] else []
@@ -57,11 +66,7 @@ class TableText(NamedTuple):
 
     def console(self, rows: list[Row]) -> ConsoleTable:
         """The rows of one cell for a console of 80 columns."""
-        shown = [
-            (column, cells)
-            for column, *cells in zip(self.columns, *self.cells(rows), strict=True)
-            if column.console and (any(cells[1:]) or not column.optional)
-        ]
+        shown = [pair for pair in self.filled(rows) if pair[0].console]
         return narrow(
             self.title(rows[0]),
             [list(cells) for cells in zip(*(cells for _, cells in shown), strict=True)],
