@@ -1,6 +1,6 @@
 """Methods as users write them: published ones that the package does not have.
 
-Each uses what others do not: a frozen part (FedBABU), a choice by the client's data (IFCA), a
+Each uses what others do not: a choice by the client's data (IFCA), a
 step function (APFL), the last tensors (FedALA), normalisation layers (FedBN), and a cohort that
 the server draws along the relations (gossip). They are simplified, and stand for their kinds.
 """
@@ -49,22 +49,6 @@ def keeping(model, train, rule) -> Algorithm:
 def fedbn(model, train: Train) -> Algorithm:
     """FedBN: normalisation layers stay with their clients."""
     return keeping(model, train, parts.normalisation)
-
-
-def fedbabu(
-    model, *, client_optimizer: ClientOptimizer, local_steps: int, batch_size: int
-) -> Algorithm:
-    """FedBABU: clients train the body; all have one random head, which nothing trains."""
-    frozen = parts.optimizer_of_parts(parts.head, optax.set_to_zero(), client_optimizer)
-    train = sgd_trainer(frozen, steps=local_steps, batch_size=batch_size)
-
-    def local(w, memory, data, key):
-        w, metrics = train(model.objective, w, data.train, key)
-        return memory, w, metrics
-
-    return Algorithm(
-        averaging_server(model), (Client(model, local),), averages=True, needs=Needs(head=True)
-    )
 
 
 def ifca(
@@ -298,7 +282,6 @@ def gossip(model, train: Train) -> Algorithm:
 
 METHODS = {
     "fedbn": fedbn,
-    "fedbabu": fedbabu,
     "ifca": ifca,
     "apfl": apfl,
     "fedala": fedala,
