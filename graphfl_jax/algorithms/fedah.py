@@ -30,12 +30,12 @@ from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from graphfl_jax.algorithms.fedavg import averaging_server
 from graphfl_jax.algorithms.fedrep import head_steps_of, train_parts
 from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Needs, Params, Predictor
+from graphfl_jax.optimizers import projected_sgd
 from graphfl_jax.settings import Integer, Real
 from graphfl_jax.trainers import ClientOptimizer, sgd_trainer
 
@@ -89,14 +89,7 @@ def fedah(
         batch_size=batch_size,
     )
 
-    def to_projected(gradient, share):
-        """The way to the share after a step, whose length is limited by 0 and 1."""
-        return jnp.clip(share - fedah_eta * gradient, 0.0, 1.0) - share
-
-    projected = optax.stateless(
-        lambda gradients, shares: jax.tree.map(to_projected, gradients, shares)
-    )
-    fit = sgd_trainer(projected, steps=head_steps, batch_size=batch_size)
+    fit = sgd_trainer(projected_sgd(fedah_eta), steps=head_steps, batch_size=batch_size)
 
     def with_fitted_shares(w, memory, data, key):
         if not head_steps:

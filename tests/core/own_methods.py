@@ -1,7 +1,7 @@
 """Methods as users write them: published ones that the package does not have.
 
 Each uses what others do not: a choice by the client's data (IFCA), a
-step function (APFL), the last tensors (FedALA), normalisation layers (FedBN), and a cohort that
+the last tensors (FedALA), normalisation layers (FedBN), and a cohort that
 the server draws along the relations (gossip). They are simplified, and stand for their kinds.
 """
 
@@ -17,7 +17,7 @@ from graphfl_jax.core import Algorithm, Array, Client, Needs, Predictor, Server
 from graphfl_jax.data import relations
 from graphfl_jax.optimizers import Optimizer
 from graphfl_jax.settings import Integer, Real
-from graphfl_jax.trainers import Train, sgd_trainer, train_steps
+from graphfl_jax.trainers import Train, sgd_trainer
 
 ClientOptimizer = Annotated[
     optax.GradientTransformation, Optimizer("client", meaning="Learning rate of the clients.")
@@ -100,59 +100,6 @@ def ifca(
         aggregate=aggregate,
     )
     return Algorithm(server, (Client(model, local, deploy=deploy, untrained=untrained),))
-
-
-class Mixed(NamedTuple):
-    """The memory of a client of APFL."""
-
-    personal: Any  # v_i
-    share: Array  # alpha_i
-
-
-def apfl(
-    model,
-    *,
-    client_lr: Annotated[Array, Real("Learning rate of w_i and v_i.")] = 0.1,
-    apfl_lr: Annotated[Array, Real("Learning rate of APFL's share alpha_i.")] = 0.1,
-    local_steps: int,
-    batch_size: int,
-) -> Algorithm:
-    """APFL: a step of w_i, of v_i and of alpha_i on each batch.
-
-    w_i <- w_i - eta grad F(w_i),  m = alpha v_i + (1 - alpha) w_i
-    v_i <- v_i - eta alpha grad F(m),  alpha <- clip(alpha - rate <grad F(m), v_i - w_i>, 0, 1)
-    """
-
-    def mixed(share, v, w):
-        return jax.tree.map(lambda a, b: share * a + (1.0 - share) * b, v, w)
-
-    def step(carry, batch, key):
-        w, v, share = carry
-        loss, gradient = jax.value_and_grad(model.objective)(w, batch, key)
-        at_mean = jax.grad(model.objective)(mixed(share, v, w), batch, key)
-        slope = sum(
-            jnp.sum(g * (a - b))
-            for g, a, b in zip(*map(jax.tree.leaves, (at_mean, v, w)), strict=True)
-        )
-        w = jax.tree.map(lambda p, g: p - client_lr * g, w, gradient)
-        v = jax.tree.map(lambda p, g: p - client_lr * share * g, v, at_mean)
-        return (w, v, jnp.clip(share - apfl_lr * slope, 0.0, 1.0)), loss
-
-    def local(w, memory, data, key):
-        (w, *mixture), metrics = train_steps(
-            step, (w, *memory), data.train, key, steps=local_steps, batch_size=batch_size
-        )
-        return Mixed(*mixture), w, metrics
-
-    client = Client(
-        model,
-        local,
-        enroll=lambda w, key: Mixed(w, jnp.float32(0.5)),
-        personalize=lambda w, memory, data, key: Predictor(
-            mixed(memory.share, memory.personal, w)
-        ),
-    )
-    return Algorithm(averaging_server(model), (client,), averages=True)
 
 
 def fedala(
@@ -283,7 +230,6 @@ def gossip(model, train: Train) -> Algorithm:
 METHODS = {
     "fedbn": fedbn,
     "ifca": ifca,
-    "apfl": apfl,
     "fedala": fedala,
     "gossip": gossip,
 }

@@ -133,7 +133,7 @@ def test_all_floats_are_read(subject):
 
 
 @chosen(
-    ["fedavg", "head fine-tuned", "perfedavg", "pfedme", "scaffold", "fedrep", "fedah"],
+    ["fedavg", "head fine-tuned", "perfedavg", "pfedme", "scaffold", "fedrep", "fedah", "apfl"],
     [],
     ["fedavg"],
 )

@@ -7,19 +7,30 @@ import optax
 import pytest
 
 from graphfl_jax import tree
+from graphfl_jax.algorithms.apfl import apfl
+from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedbabu import fedbabu
 from graphfl_jax.algorithms.tuning import finetune
 from graphfl_jax.core import ClientData
 from graphfl_jax.trainers import sgd_trainer
-from tests.core.test_identities import MODEL, assert_close, distance, fedrep_of, same_batches
+from tests.core.test_identities import (
+    META,
+    MODEL,
+    assert_close,
+    distance,
+    fedrep_of,
+    same_batches,
+)
 from tests.core.test_identities import TRAIN as SAME_TRAIN
 from tests.core.test_reference import (
     COUNT,
     KEY,
+    LINE,
     PRODUCT,
     RATE,
     TRAIN,
     data,
+    full_slope,
     play,
     product_slopes,
     squares,
@@ -79,3 +90,66 @@ def test_fedbabu_is_fedrep_without_steps_of_the_head_from_an_equal_head():
     ours, theirs = both(w, same_examples())
     assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
     assert distance(ours[1], w["body"]) > 1e-3
+
+
+# ---------------------------------------------------------------------------------------- APFL
+
+
+def test_apfl_steps_at_the_mixture_and_learns_its_share():
+    """Some shares are free, and one ends at 0 or 1."""
+    rate, steps = 0.15, 3
+    algorithm = apfl(
+        LINE,
+        client_optimizer=optax.sgd(RATE),
+        local_steps=steps,
+        batch_size=None,
+        apfl_share=0.5,
+        apfl_lr=rate,
+    )
+    first, last, program = play(algorithm, data(), 2)
+    w = float(first.server["head"][0])
+    own, shares, clipped = [w] * 3, [0.5] * 3, set()
+    for _ in range(2):
+        trained = []
+        for i in range(3):
+            w_i = w
+            for _ in range(steps):
+                at_mean = full_slope(shares[i] * own[i] + (1 - shares[i]) * w_i, i)
+                free = shares[i] - rate * at_mean * (own[i] - w_i)
+                w_i, own[i], shares[i] = (
+                    w_i - RATE * full_slope(w_i, i),
+                    own[i] - RATE * shares[i] * at_mean,
+                    min(max(free, 0.0), 1.0),
+                )
+                clipped.add(free != shares[i])
+            trained.append(w_i)
+        w = COUNT @ trained / COUNT.sum()
+    assert clipped == {False, True}
+    np.testing.assert_allclose(last.server["head"][0], w, rtol=1e-4)
+    np.testing.assert_allclose(last.clients[0]["v"]["head"][:, 0], own, rtol=1e-4)
+    np.testing.assert_allclose(last.clients[0]["alpha"], shares, rtol=1e-4, atol=1e-6)
+    scores = program.evaluate(last, KEY, {}, data())[0]["test"]
+    mixed = np.array(shares) * own + (1 - np.array(shares)) * w
+    np.testing.assert_allclose(scores["P"], squares(mixed), rtol=1e-3)
+    np.testing.assert_allclose(scores["G"], squares([w] * 3), rtol=1e-3)
+
+
+def test_apfl_with_fixed_shares_is_fedavg_or_local_training():
+    """Batches are those of FedAvg: with the share 0, P is G; with 1, P trains from itself."""
+    average = fedavg(MODEL, SAME_TRAIN).client
+    w, v = MODEL.init(KEY), MODEL.init(jax.random.key(1))
+
+    @jax.jit
+    def rounds(w, v, share, data):
+        ours = apfl(MODEL, **META, apfl_share=share, apfl_lr=0.0).client
+        memory = ours.enroll(w, KEY) | {"v": v}
+        memory, sent, _ = ours.local(w, memory, data, KEY)
+        theirs = [average.local(start, (), data, KEY)[1] for start in (w, v)]
+        return memory, sent, ours.personalize(w, memory, data, KEY).params, theirs
+
+    for share in (0.0, 1.0):
+        memory, sent, personal, theirs = rounds(w, v, share, same_examples())
+        assert memory["alpha"] == share
+        assert_close(sent, theirs[0], rtol=1e-5, atol=1e-6)
+        expected = theirs[1] if share else w
+        assert_close(personal, expected, rtol=1e-5, atol=1e-6)
