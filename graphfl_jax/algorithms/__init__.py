@@ -65,6 +65,7 @@ FILES = {
     "fedbuff": "fedbuff",
     "fedbabu": "fedbabu",
     "apfl": "apfl",
+    "fedala": "fedala",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

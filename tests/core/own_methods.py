@@ -16,8 +16,8 @@ from graphfl_jax.algorithms.fedavg import averaging_server
 from graphfl_jax.core import Algorithm, Array, Client, Needs, Predictor, Server
 from graphfl_jax.data import relations
 from graphfl_jax.optimizers import Optimizer
-from graphfl_jax.settings import Integer, Real
-from graphfl_jax.trainers import Train, sgd_trainer
+from graphfl_jax.settings import Integer
+from graphfl_jax.trainers import Train
 
 ClientOptimizer = Annotated[
     optax.GradientTransformation, Optimizer("client", meaning="Learning rate of the clients.")
@@ -102,67 +102,6 @@ def ifca(
     return Algorithm(server, (Client(model, local, deploy=deploy, untrained=untrained),))
 
 
-def fedala(
-    model,
-    train: Train,
-    *,
-    local_steps: int,
-    batch_size: int,
-    fedala_eta: Annotated[Array, Real("Learning rate of FedALA's weights.")] = 1.0,
-    fedala_tensors: Annotated[int, Integer("Last tensors that FedALA mixes.", low=0)] = 2,
-) -> Algorithm:
-    """FedALA: a client starts from its last model, moved elementwise towards the received one.
-
-    m = theta_i + (w - theta_i) * W on the last tensors, and w elsewhere
-    W <- clip(W - eta grad_m F_i * (w - theta_i), 0, 1)
-    """
-    rule = parts.last_tensors(fedala_tensors)
-
-    def mixed(w, memory):
-        theta, weights = memory
-        personal, _ = parts.split(theta, rule)
-        received, shared = parts.split(w, rule)
-        start = jax.tree.map(lambda a, b, s: a + (b - a) * s, personal, received, weights)
-        return parts.merge(start, shared)
-
-    def project(gradient, weight):
-        return jnp.clip(weight - fedala_eta * gradient, 0.0, 1.0) - weight
-
-    fit = sgd_trainer(
-        optax.stateless(lambda gradients, weights: jax.tree.map(project, gradients, weights)),
-        steps=local_steps,
-        batch_size=batch_size,
-    )
-
-    def fitted(w, memory, data, key):
-        theta, weights = memory
-
-        def objective(weights, batch, key):
-            return model.objective(mixed(w, (theta, weights)), batch, key)
-
-        return theta, fit(objective, weights, data.train, key)[0]
-
-    def local(w, memory, data, key):
-        key_weights, key_train = jax.random.split(key)
-        memory = fitted(w, memory, data, key_weights)
-        theta, metrics = train(model.objective, mixed(w, memory), data.train, key_train)
-        return (theta, memory[1]), theta, metrics
-
-    def enroll(w, key):
-        return w, jax.tree.map(jnp.ones_like, parts.split(w, rule)[0])
-
-    client = Client(
-        model,
-        local,
-        enroll=enroll,
-        untrained=lambda w, memory, data: mixed(w, memory),
-        personalize=lambda w, memory, data, key: Predictor(
-            mixed(w, fitted(w, memory, data, key))
-        ),
-    )
-    return Algorithm(averaging_server(model), (client,), averages=True)
-
-
 class Peers(NamedTuple):
     """The models of clients that have no server."""
 
@@ -230,6 +169,5 @@ def gossip(model, train: Train) -> Algorithm:
 METHODS = {
     "fedbn": fedbn,
     "ifca": ifca,
-    "fedala": fedala,
     "gossip": gossip,
 }

@@ -8,6 +8,7 @@ import pytest
 
 from graphfl_jax import tree
 from graphfl_jax.algorithms.apfl import apfl
+from graphfl_jax.algorithms.fedala import OwnPart, fedala
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedbabu import fedbabu
 from graphfl_jax.algorithms.tuning import finetune
@@ -153,3 +154,69 @@ def test_apfl_with_fixed_shares_is_fedavg_or_local_training():
         assert_close(sent, theirs[0], rtol=1e-5, atol=1e-6)
         expected = theirs[1] if share else w
         assert_close(personal, expected, rtol=1e-5, atol=1e-6)
+
+
+# -------------------------------------------------------------------------------------- FedALA
+
+
+@pytest.mark.parametrize("tensors", [1, 2])
+def test_fedala_trains_from_a_mixture_of_its_last_tensors(tensors):
+    """One of two tensors, the head, or both; some weights are free, and others end at 1."""
+    eta, steps = 0.02, 2
+    train = sgd_trainer(optax.sgd(RATE), steps=1, batch_size=None)
+    sizes = {"local_steps": steps, "batch_size": None}
+    algorithm = fedala(PRODUCT, train, **sizes, fedala_tensors=tensors, fedala_eta=eta)
+    first, last, program = play(algorithm, data(), 3)
+    w = np.array([float(first.server[part][0]) for part in ("body", "head")])
+    inside = np.array([tensors == 2, True])  # body, head
+    own, shares, ends = [w] * 3, [np.ones(2)] * 3, set()
+
+    def mixed(i):
+        share = shares[i]
+        for _ in range(steps):
+            b, h = np.where(inside, own[i] + (w - own[i]) * share, w)
+            free = share - eta * np.array(product_slopes(b, h, i)) * (w - own[i])
+            share = np.clip(free, 0.0, 1.0)
+            ends.update(np.sign(free - share)[inside])
+        return share, np.where(inside, own[i] + (w - own[i]) * share, w)
+
+    def trained(i):
+        share, (b, h) = mixed(i)
+        return share, np.array([b, h]) - RATE * np.array(product_slopes(b, h, i))
+
+    for _ in range(3):
+        shares, own = zip(*map(trained, range(3)), strict=True)
+        w = COUNT @ np.array(own) / COUNT.sum()
+    assert ends >= {0.0, 1.0}
+    server = [float(last.server[part][0]) for part in ("body", "head")]
+    np.testing.assert_allclose(server, w, rtol=1e-4)
+    part, weights = last.clients[0]
+    assert (part["body"] is None) == (tensors == 1)
+    heads, expected = np.array(own)[:, 1], np.array(shares)[:, 1]
+    np.testing.assert_allclose(part["head"][:, 0], heads, rtol=1e-4)
+    np.testing.assert_allclose(weights["head"][:, 0], expected, rtol=1e-3, atol=1e-6)
+    scores = program.evaluate(last, KEY, {}, data())[0]["test"]
+    np.testing.assert_allclose(scores["G"], squares([np.prod(w)] * 3), rtol=1e-3)
+    personal = [np.prod(mixed(i)[1]) for i in range(3)]
+    np.testing.assert_allclose(scores["P"], squares(personal), rtol=1e-3)
+    local = [np.prod(trained(i)[1]) for i in range(3)]
+    np.testing.assert_allclose(scores["L"], squares(local), rtol=1e-3)
+
+
+def test_fedala_without_steps_of_its_weights_is_fedavg_and_with_weights_of_0_keeps_its_part():
+    average = fedavg(MODEL, SAME_TRAIN).client
+    sizes = {"local_steps": 3, "batch_size": 5, "fedala_tensors": 2, "fedala_eta": 0.0}
+    ours = fedala(MODEL, SAME_TRAIN, **sizes).client
+    w, theta = MODEL.init(KEY), MODEL.init(jax.random.key(1))
+
+    @jax.jit
+    def uploads(w, theta, share, data):
+        part, shares = ours.enroll(theta, KEY)
+        shares = jax.tree.map(lambda leaf: share * leaf, shares)
+        sent = ours.local(w, OwnPart(part, shares), data, KEY)[1]
+        theirs = [w, {"body": w["body"], "head": theta["head"]}]
+        return sent, [average.local(start, (), data, KEY)[1] for start in theirs]
+
+    for share in (1.0, 0.0):
+        sent, theirs = uploads(w, theta, share, same_examples())
+        assert_close(sent, theirs[int(share == 0)], rtol=1e-5, atol=1e-6)
