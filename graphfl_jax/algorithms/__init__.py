@@ -66,6 +66,7 @@ FILES = {
     "fedbabu": "fedbabu",
     "apfl": "apfl",
     "fedala": "fedala",
+    "fedbn": "fedbn",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

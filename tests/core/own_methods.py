@@ -1,8 +1,7 @@
 """Methods as users write them: published ones that the package does not have.
 
-Each uses what others do not: a choice by the client's data (IFCA), a
-the last tensors (FedALA), normalisation layers (FedBN), and a cohort that
-the server draws along the relations (gossip). They are simplified, and stand for their kinds.
+Each uses what others do not: a choice by the client's data (IFCA), and a cohort that the server
+draws along the relations (gossip). They are simplified, and stand for their kinds.
 """
 
 from typing import Annotated, Any, NamedTuple
@@ -11,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from graphfl_jax import parts, tree
-from graphfl_jax.algorithms.fedavg import averaging_server
+from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Client, Needs, Predictor, Server
 from graphfl_jax.data import relations
 from graphfl_jax.optimizers import Optimizer
@@ -22,33 +20,6 @@ from graphfl_jax.trainers import Train
 ClientOptimizer = Annotated[
     optax.GradientTransformation, Optimizer("client", meaning="Learning rate of the clients.")
 ]
-
-
-def keeping(model, train, rule) -> Algorithm:
-    """FedAvg of the parameters outside of a part; the part stays with its client.
-
-    Server state, message and upload are the shared parameters; the memory has the part.
-    """
-
-    def local(shared, personal, data, key):
-        params, metrics = train(model.objective, parts.merge(personal, shared), data.train, key)
-        personal, shared = parts.split(params, rule)
-        return personal, shared, metrics
-
-    client = Client(
-        model,
-        local,
-        enroll=lambda shared, key: parts.split(model.init(key), rule)[0],
-        deploy=lambda shared, personal, data: Predictor(parts.merge(personal, shared)),
-    )
-    return Algorithm(averaging_server(model), (client,), averages=True).replacing(
-        init=lambda key, graph: parts.split(model.init(key), rule)[1]
-    )
-
-
-def fedbn(model, train: Train) -> Algorithm:
-    """FedBN: normalisation layers stay with their clients."""
-    return keeping(model, train, parts.normalisation)
 
 
 def ifca(
@@ -167,7 +138,6 @@ def gossip(model, train: Train) -> Algorithm:
 
 
 METHODS = {
-    "fedbn": fedbn,
     "ifca": ifca,
     "gossip": gossip,
 }

@@ -6,13 +6,18 @@ import numpy as np
 import optax
 import pytest
 
-from graphfl_jax import tree
+from graphfl_jax import parts, tree
 from graphfl_jax.algorithms.apfl import apfl
 from graphfl_jax.algorithms.fedala import OwnPart, fedala
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedbabu import fedbabu
+from graphfl_jax.algorithms.fedbn import fedbn
 from graphfl_jax.algorithms.tuning import finetune
-from graphfl_jax.core import ClientData
+from graphfl_jax.core import ClientData, ClientModel
+from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
+from graphfl_jax.models.architectures import architectures
+from graphfl_jax.models.resnet import resnet18
+from graphfl_jax.testing.subject import assert_equal
 from graphfl_jax.trainers import sgd_trainer
 from tests.core.test_identities import (
     META,
@@ -30,6 +35,8 @@ from tests.core.test_reference import (
     PRODUCT,
     RATE,
     TRAIN,
+    X,
+    Y,
     data,
     full_slope,
     play,
@@ -220,3 +227,66 @@ def test_fedala_without_steps_of_its_weights_is_fedavg_and_with_weights_of_0_kee
     for share in (1.0, 0.0):
         sent, theirs = uploads(w, theta, share, same_examples())
         assert_close(sent, theirs[int(share == 0)], rtol=1e-5, atol=1e-6)
+
+
+# --------------------------------------------------------------------------------------- FedBN
+
+# h (s x + c), in which s and c are those of a normalisation layer.
+AFFINE = ClientModel(
+    init=lambda key: {
+        "body": {"norm": {"scale": jnp.ones(1), "bias": jnp.zeros(1)}},
+        "head": jax.random.uniform(key, (1,), minval=0.5),
+    },
+    body=lambda params, x: params["norm"]["scale"][0] * x + params["norm"]["bias"][0],
+    head=lambda params, features: features * params[0],
+    task=REGRESSION,
+)
+
+
+def test_fedbn_averages_all_but_the_normalisation_layers():
+    first, last, program = play(fedbn(AFFINE, TRAIN), data(), 2)
+    h, scales, biases = float(first.server["head"][0]), [1.0] * 3, [0.0] * 3
+
+    def trained(h, s, c, i):
+        x, y = X[i, : COUNT[i]], Y[i, : COUNT[i]]
+        for _ in range(3):
+            gap = 2 * (h * (s * x + c) - y)
+            of_h, of_s, of_c = np.mean([gap * (s * x + c), gap * h * x, gap * h], axis=1)
+            h, s, c = h - RATE * of_h, s - RATE * of_s, c - RATE * of_c
+        return h, s, c
+
+    for _ in range(2):
+        rows = [trained(h, scales[i], biases[i], i) for i in range(3)]
+        heads, scales, biases = zip(*rows, strict=True)
+        h = COUNT @ heads / COUNT.sum()
+    assert last.server["body"]["norm"] == {"scale": None, "bias": None}
+    np.testing.assert_allclose(last.server["head"][0], h, rtol=1e-4)
+    (kept,) = last.clients
+    assert kept["head"] is None
+    np.testing.assert_allclose(kept["body"]["norm"]["scale"][:, 0], scales, rtol=1e-4)
+    np.testing.assert_allclose(kept["body"]["norm"]["bias"][:, 0], biases, rtol=1e-4)
+    scores = program.evaluate(last, KEY, {}, data())[0]["test"]
+    outputs = h * (np.array(scales)[:, None] * X + np.array(biases)[:, None])
+    real = np.arange(3) < COUNT[:, None]
+    expected = np.sum(real * (outputs - Y) ** 2, 1) / COUNT
+    np.testing.assert_allclose(scores["G"], expected, rtol=1e-3)
+    np.testing.assert_allclose(scores["P"], scores["G"])
+
+
+def test_fedbn_of_a_model_without_normalisation_layers_is_fedavg_bit_for_bit():
+    ours, theirs = (play(method(LINE, TRAIN), data(), 2)[1] for method in (fedbn, fedavg))
+    assert_equal(ours.server, theirs.server)
+    assert not jax.tree.leaves(ours.clients)
+
+
+def test_normalisation_is_found_in_the_layers_of_the_models_of_the_package():
+    """ResNet-18 has 20 batch normalisations; in a graph, a convolution has its own."""
+    sizes = {"inputs": (8, 8, 3), "outputs": 2, "task": CLASSIFICATION, "width": 4}
+    plain = architectures(**sizes, architectures=("plain4",))
+    for model, layers in ((resnet18(**sizes), 20), (*plain, 3)):
+        params = jax.eval_shape(model.init, jax.eval_shape(jax.random.key, 0))
+        kept, shared = parts.split(params, parts.normalisation)
+        names = [path[-1].key for path, _ in jax.tree_util.tree_leaves_with_path(kept)]
+        assert sorted(names) == ["bias"] * layers + ["scale"] * layers
+        assert all(leaf.ndim == 1 for leaf in jax.tree.leaves(kept))
+        assert jax.tree.leaves(shared)
