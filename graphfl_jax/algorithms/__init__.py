@@ -67,6 +67,7 @@ FILES = {
     "apfl": "apfl",
     "fedala": "fedala",
     "fedbn": "fedbn",
+    "moon": "moon",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

@@ -12,6 +12,7 @@ from graphfl_jax.algorithms.fedala import OwnPart, fedala
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedbabu import fedbabu
 from graphfl_jax.algorithms.fedbn import fedbn
+from graphfl_jax.algorithms.moon import cosine, moon
 from graphfl_jax.algorithms.tuning import finetune
 from graphfl_jax.core import ClientData, ClientModel
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
@@ -290,3 +291,82 @@ def test_normalisation_is_found_in_the_layers_of_the_models_of_the_package():
         assert sorted(names) == ["bias"] * layers + ["scale"] * layers
         assert all(leaf.ndim == 1 for leaf in jax.tree.leaves(kept))
         assert jax.tree.leaves(shared)
+
+
+# ---------------------------------------------------------------------------------------- MOON
+
+# Two features A x + a of one input, and their weighted sum: (A, a) is the body, h the head.
+FEATURES = ClientModel(
+    init=lambda key: {
+        "body": jax.random.normal(key, (2, 2)),
+        "head": jax.random.normal(jax.random.fold_in(key, 1), (2,)),
+    },
+    body=lambda params, x: x * params[:1] + params[1:],
+    head=lambda params, features: features @ params[:, None],
+    task=REGRESSION,
+)
+
+
+def moon_loss(body, head, server, last, mu, tau, i):
+    x, y = X[i, : COUNT[i], None], Y[i, : COUNT[i]]
+    z, z_g, z_p = (held[:1] * x + held[1:] for held in (body, server, last))
+
+    def similar(other):
+        norms = np.linalg.norm(z, axis=1) * np.linalg.norm(other, axis=1)
+        return np.exp(np.sum(z * other, axis=1) / norms / tau)
+
+    contrast = -np.log(similar(z_g) / (similar(z_g) + similar(z_p)))
+    return np.mean((z @ head - y) ** 2 + mu * contrast)
+
+
+def moon_training(server, last, mu, tau, i, rate=0.02, width=1e-6):
+    """Gradient descent by central differences of the loss in float64."""
+    w, start, last = (np.concatenate([b.ravel(), h]) for b, h in (server, server, last))
+
+    def loss(w):
+        body, head = w[:4].reshape(2, 2), w[4:]
+        bodies = (held[:4].reshape(2, 2) for held in (start, last))
+        return moon_loss(body, head, *bodies, mu, tau, i)
+
+    for _ in range(3):
+        slopes = [(loss(w + e) - loss(w - e)) / (2 * width) for e in width * np.eye(6)]
+        w = w - rate * np.array(slopes)
+    return w[:4].reshape(2, 2), w[4:]
+
+
+def test_moon_pulls_features_to_the_server_and_away_from_the_last_model():
+    mu, tau = 20.0, 0.4
+    train = sgd_trainer(optax.sgd(0.02), steps=3, batch_size=None)
+    algorithm = moon(FEATURES, train, moon_mu=mu, moon_tau=tau)
+    first, last, _ = play(algorithm, data(), 2)
+    w = tuple(first.server[part].astype(np.float64) for part in ("body", "head"))
+    models, gaps = [w] * 3, []
+    for _ in range(2):
+        free = [moon_training(w, models[i], 0.0, tau, i) for i in range(3)]
+        models = [moon_training(w, models[i], mu, tau, i) for i in range(3)]
+        gaps.append(np.abs(models[0][0] - free[0][0]).max())
+        w = tuple(np.average(part, axis=0, weights=COUNT) for part in zip(*models, strict=True))
+    assert gaps[0] < 1e-6 < 1e-2 < gaps[1]  # no contrast in the first round
+    for place, part in enumerate(("body", "head")):
+        np.testing.assert_allclose(last.server[part], w[place], rtol=1e-4, atol=1e-5)
+        kept = [model[place] for model in models]
+        np.testing.assert_allclose(last.clients[0][part], kept, rtol=1e-4, atol=1e-5)
+
+
+def test_moon_with_mu_0_is_fedavg():
+    average, ours = fedavg(MODEL, SAME_TRAIN), moon(MODEL, SAME_TRAIN, moon_mu=0.0)
+    w, last = MODEL.init(KEY), MODEL.init(jax.random.key(1))
+
+    @jax.jit
+    def uploads(w, last, data):
+        theirs = average.client.local(w, (), data, KEY)[1]
+        return ours.client.local(w, last, data, KEY)[1], theirs
+
+    assert_close(*uploads(w, last, same_examples()), rtol=1e-5, atol=1e-6)
+
+
+def test_the_cosine_of_features_that_are_0_is_0_and_has_a_finite_slope():
+    features = jnp.array([[0.0, 0.0], [3.0, 4.0]])
+    slope = jax.grad(lambda a: jnp.sum(cosine(a, features)))(features)
+    np.testing.assert_allclose(cosine(features, features), [0.0, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(slope, np.zeros((2, 2)), atol=1e-6)
