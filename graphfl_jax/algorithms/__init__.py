@@ -68,6 +68,7 @@ FILES = {
     "fedala": "fedala",
     "fedbn": "fedbn",
     "moon": "moon",
+    "feddyn": "feddyn",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

@@ -398,6 +398,11 @@ AVERAGING = (
     "fedavgm",
     "scaffold",
     "perfedavg",
+    "fedbabu",
+    "apfl",
+    "fedbn",
+    "moon",
+    "feddyn",
 )
 
 

@@ -12,12 +12,16 @@ from graphfl_jax.algorithms.fedala import OwnPart, fedala
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedbabu import fedbabu
 from graphfl_jax.algorithms.fedbn import fedbn
+from graphfl_jax.algorithms.feddyn import Shifted, feddyn
+from graphfl_jax.algorithms.fedprox import fedprox
 from graphfl_jax.algorithms.moon import cosine, moon
 from graphfl_jax.algorithms.tuning import finetune
-from graphfl_jax.core import ClientData, ClientModel
+from graphfl_jax.core import ClientData, ClientModel, Cohort
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.models.architectures import architectures
 from graphfl_jax.models.resnet import resnet18
+from graphfl_jax.program import Program
+from graphfl_jax.rounds import Group
 from graphfl_jax.testing.subject import assert_equal
 from graphfl_jax.trainers import sgd_trainer
 from tests.core.test_identities import (
@@ -370,3 +374,54 @@ def test_the_cosine_of_features_that_are_0_is_0_and_has_a_finite_slope():
     slope = jax.grad(lambda a: jnp.sum(cosine(a, features)))(features)
     np.testing.assert_allclose(cosine(features, features), [0.0, 1.0], rtol=1e-6)
     np.testing.assert_allclose(slope, np.zeros((2, 2)), atol=1e-6)
+
+
+# -------------------------------------------------------------------------------------- FedDyn
+
+
+def test_feddyn_keeps_a_linear_term_of_each_client_and_shifts_the_mean():
+    """Three rounds of two of three clients, whose g_i the state shows."""
+    alpha = 0.3
+    algorithm = feddyn(LINE, TRAIN, num_clients=3, feddyn_alpha=alpha)
+    program = Program(lambda hparams, played: algorithm, groups=(Group(2),)).compiled()
+    state = program.start(KEY, {}, data())
+    w, h, g = float(state.server.model["head"][0]), 0.0, np.zeros(3)
+    for _ in range(3):
+        state, _ = program.advance(state, KEY, {}, data(), jnp.int32(1))
+        after = np.asarray(state.clients[0]["head"][:, 0])
+        cohort = np.flatnonzero(np.abs(after - g) > 1e-4)
+        assert len(cohort) == 2
+        models = []
+        for i in cohort:
+            w_i = w
+            for _ in range(3):
+                w_i = w_i - RATE * (full_slope(w_i, i) - alpha * g[i] + alpha * (w_i - w))
+            g[i] -= w_i - w
+            models.append(w_i)
+        h -= 1 / 3 * np.sum(np.array(models) - w)
+        w = np.mean(models) - h
+        np.testing.assert_allclose(state.server.model["head"][0], w, rtol=1e-4)
+        np.testing.assert_allclose(state.server.shift["head"][0], h, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(after, g, rtol=1e-4, atol=1e-5)
+
+
+def test_the_first_round_of_feddyn_is_fedprox_but_for_the_known_shift():
+    """With both of two clients it is w + 2 (mean - w)."""
+    ours = feddyn(LINE, TRAIN, num_clients=2, feddyn_alpha=0.3)
+    theirs = fedprox(LINE, TRAIN, mu=0.3)
+    w, cohort = LINE.init(KEY), Cohort(jnp.arange(2), jnp.array([1.0, 3.0]))
+
+    @jax.jit
+    def both(w, clients):
+        def uploads(client):
+            return jax.vmap(lambda rows: client.local(w, client.enroll(w, KEY), rows, KEY)[1])
+
+        sent, expected = (uploads(each.client)(clients) for each in (ours, theirs))
+        state = Shifted(w, jax.tree.map(jnp.zeros_like, w))
+        return sent, expected, ours.server.aggregate(state, (cohort,), (sent,), KEY).model
+
+    rows = ClientData(jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), data().train))
+    sent, expected, after = both(w, rows)
+    assert_close(sent, expected, rtol=1e-6)
+    twice = 2 * expected["head"].mean(0) - w["head"]
+    np.testing.assert_allclose(after["head"], twice, rtol=1e-5)
