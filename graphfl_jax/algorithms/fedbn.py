@@ -15,8 +15,8 @@ normalisation from the client's examples (`models.batch_statistics`). So FedAvg 
 already, and the two differ only in scales and biases.
 
 Departures: a fixed number of local steps, not epochs. Statistics are those of a client's
-examples, not running means. Scales and biases start as each client draws them, at 1 and 0. A
-client that was never sampled is scored with these.
+examples, not running means. Scales and biases start as the client model starts, at 1 and 0
+or as pretrained. A client that was never sampled is scored with these.
 """
 
 from graphfl_jax import parts
