@@ -467,6 +467,12 @@ def warn_of_idle_parts(config: ConfigDict, exchange: Exchange) -> None:
             f"each client trains alone; set --config.algorithm.name=fedavg, or choose a model "
             f"with a body"
         )
+    if config.algorithm.name == "fedbn" and not jax.tree.leaves(exchange.memories):
+        lines.append(
+            f"algorithm.name='fedbn' finds no normalisation layers in "
+            f"model.name={config.model.name!r}, so it is fedavg; set "
+            f"--config.algorithm.name=fedavg, or choose a model with some, such as resnet18"
+        )
     for line in lines:
         warnings.warn(line, stacklevel=2)
 

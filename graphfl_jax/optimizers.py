@@ -117,6 +117,18 @@ def adamw(
     return _with_integer_powers(optax.adamw(lr, weight_decay=weight_decay))
 
 
+def projected_sgd(lr: Array) -> optax.GradientTransformation:
+    """Gradient descent whose parameters stay in [0, 1], such as shares."""
+
+    def to_projected(gradient, share):
+        """The way to the share after a step, whose length is limited by 0 and 1."""
+        return jnp.clip(share - lr * gradient, 0.0, 1.0) - share
+
+    return optax.stateless(
+        lambda gradients, shares: jax.tree.map(to_projected, gradients, shares)
+    )
+
+
 def _with_integer_powers(optimizer):
     """An optimiser that raises its decay rates to an integer power, as Adam does."""
 

@@ -38,11 +38,14 @@ def body(params: Params) -> Any:
 
 
 def normalisation(params: Params) -> Any:
-    """The rule of normalisation layers: those with a ``scale`` and without a ``kernel``."""
+    """The rule of normalisation: layers with a ``scale``, but for the ``kernel`` of some.
+
+    A convolution that normalises its outputs has all of ``kernel``, ``scale`` and ``bias``.
+    """
     if not isinstance(params, Mapping):
         return _everywhere(False, params)
-    if "scale" in params and "kernel" not in params:
-        return _everywhere(True, params)
+    if "scale" in params:
+        return {name: _everywhere(name != "kernel", leaf) for name, leaf in params.items()}
     return {name: normalisation(layer) for name, layer in params.items()}
 
 

@@ -66,6 +66,12 @@ FILES = {
     "gossip": "gossip",
     "gossip_pairs": "gossip",
     "fedu": "fedu",
+    "fedbabu": "fedbabu",
+    "apfl": "apfl",
+    "fedala": "fedala",
+    "fedbn": "fedbn",
+    "moon": "moon",
+    "feddyn": "feddyn",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

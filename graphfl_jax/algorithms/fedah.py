@@ -26,27 +26,17 @@ Departures:
     implementation, has one W for all clients.
 """
 
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
-import jax
-import jax.numpy as jnp
-import optax
-
-from graphfl_jax.algorithms.fedavg import averaging_server
+from graphfl_jax import parts
+from graphfl_jax.algorithms.fedala import mixing
 from graphfl_jax.algorithms.fedrep import head_steps_of, train_parts
 from graphfl_jax.algorithms.method import facts
-from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Needs, Params, Predictor
+from graphfl_jax.core import Algorithm, Array, ClientModel, Needs
 from graphfl_jax.settings import Integer, Real
-from graphfl_jax.trainers import ClientOptimizer, sgd_trainer
+from graphfl_jax.trainers import ClientOptimizer
 
 NEEDS = Needs(head=True)
-
-
-class OwnHead(NamedTuple):
-    """The memory of a client."""
-
-    head: Params  # h_i
-    shares: Params  # W_i, of the server's head in the mixed one
 
 
 @facts(needs=NEEDS)
@@ -68,7 +58,9 @@ def fedah(
         Array, Real("Learning rate eta of the shares of the server's head; 0 keeps them at 1.")
     ] = 1.0,
 ) -> Algorithm:
-    """Builds FedAH. Server state, message and upload are a model; the memory is an `OwnHead`.
+    """Builds FedAH. Server state, message and upload are a model.
+
+    The memory of a client is a `fedala.OwnPart`, with the head as its part.
 
     Args:
       model: of all clients.
@@ -88,51 +80,12 @@ def fedah(
         steps={"head": head_steps, "body": local_steps - head_steps},
         batch_size=batch_size,
     )
-
-    def to_projected(gradient, share):
-        """The way to the share after a step, whose length is limited by 0 and 1."""
-        return jnp.clip(share - fedah_eta * gradient, 0.0, 1.0) - share
-
-    projected = optax.stateless(
-        lambda gradients, shares: jax.tree.map(to_projected, gradients, shares)
-    )
-    fit = sgd_trainer(projected, steps=head_steps, batch_size=batch_size)
-
-    def with_fitted_shares(w, memory, data, key):
-        if not head_steps:
-            return memory
-
-        def objective(shares, batch, key):
-            # By the chain rule its gradient is that by the mixed head, times h - h_i.
-            head = mix(w["head"], memory._replace(shares=shares))
-            return model.objective({"body": w["body"], "head": head}, batch, key)
-
-        shares, _ = fit(objective, memory.shares, data.train, key)
-        return memory._replace(shares=shares)
-
-    def start(w, memory):
-        return {"body": w["body"], "head": mix(w["head"], memory)}
-
-    def local(w, memory, data, key):
-        key_shares, key_parts = jax.random.split(key)
-        memory = with_fitted_shares(w, memory, data, key_shares)
-        params, metrics = train(start(w, memory), data.train, key_parts)
-        return OwnHead(params["head"], memory.shares), params, metrics
-
-    def personalize(w, memory, data, key):
-        return Predictor(start(w, with_fitted_shares(w, memory, data, key)))
-
-    client = Client(
+    algorithm = mixing(
         model,
-        local,
-        enroll=lambda w, key: OwnHead(w["head"], jax.tree.map(jnp.ones_like, w["head"])),
-        untrained=lambda w, memory, data: start(w, memory),
-        personalize=personalize,
+        parts.head,
+        train,
+        steps=head_steps,
+        batch_size=batch_size,
+        rate=fedah_eta,
     )
-    return Algorithm(averaging_server(model), (client,), needs=NEEDS, averages=True)
-
-
-def mix(head: Params, memory: OwnHead) -> Params:
-    """The mixed head m_i of the server's head h and a client's own."""
-    h_i, w_i = memory
-    return jax.tree.map(lambda h, h_i, w_i: h_i + (h - h_i) * w_i, head, h_i, w_i)
+    return algorithm.replacing(needs=NEEDS)

@@ -104,14 +104,15 @@ def variant_of(config: ConfigDict) -> str:
     It is the one of `methods` whose defining values the configuration has. Learning rates
     define none. Where a value departs from those of all variants, the name of the nearest is
     followed by it, as in "panacea+layer=mean"; it is then no name of `methods`. A suffix states
-    the fine-tuned part, see `PARTS`.
+    the fine-tuned part, see `PARTS`, unless the method states one itself.
     """
     values, _ = values_of(config)
     algorithm = values["algorithm.name"]
+    tunes = TUNING in ALGORITHMS[algorithm].values
     variants = {
         name: defined
         for name, defined in methods().items()
-        if defined["algorithm.name"] == algorithm and TUNING not in defined
+        if defined["algorithm.name"] == algorithm and (TUNING not in defined or tunes)
     }
     fields = {field for defined in variants.values() for field in defined}
     declared = fields_of(values)
@@ -132,7 +133,7 @@ def variant_of(config: ConfigDict) -> str:
         return [field for field in names if departs(field, defined)]
 
     nearest = min(variants, key=lambda name: len(departures(variants[name])))
-    name = nearest + PARTS.get(values[TUNING], "")
+    name = nearest + ("" if tunes else PARTS.get(values[TUNING], ""))
     for field in departures(variants[nearest]):
         name += f"+{field.rpartition('.')[2]}={values[field]}"
     return name

@@ -134,7 +134,7 @@ def test_all_floats_are_read(subject):
 
 
 @chosen(
-    ["fedavg", "head fine-tuned", "perfedavg", "pfedme", "scaffold", "fedrep", "fedah"],
+    ["fedavg", "head fine-tuned", "perfedavg", "pfedme", "scaffold", "fedrep", "fedah", "apfl"],
     [],
     ["fedavg"],
 )
@@ -407,6 +407,11 @@ AVERAGING = (
     "fedavgm",
     "scaffold",
     "perfedavg",
+    "fedbabu",
+    "apfl",
+    "fedbn",
+    "moon",
+    "feddyn",
 )
 
 

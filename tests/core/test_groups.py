@@ -11,7 +11,8 @@ import optax
 import pytest
 
 from graphfl_jax import tree
-from graphfl_jax.algorithms.fedah import OwnHead, fedah
+from graphfl_jax.algorithms.fedah import fedah
+from graphfl_jax.algorithms.fedala import OwnPart
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedopt import with_server_optimizer
 from graphfl_jax.algorithms.local import local
@@ -514,12 +515,12 @@ def test_an_update_starts_from_what_the_memory_of_its_client_makes_of_the_messag
         jax.device_get(program.advance(state, KEY, {}, data, jnp.int32(1))[0]).server,
         strict=True,
     ):
-        assert isinstance(memory, OwnHead)
+        assert isinstance(memory, OwnPart)
         counts = data.train.count[ids]
 
         def mean(h, start, share, counts=counts):
             return np.average(start + (h - start) * share, axis=0, weights=counts)
 
-        heads = jax.tree.map(mean, w["head"], memory.head, memory.shares)
+        heads = jax.tree.map(mean, w["head"], *(own["head"] for own in memory))
         assert_equal(after["head"], heads, rtol=1e-5, atol=1e-6)
         assert_equal(after["body"], w["body"], rtol=1e-5, atol=1e-6)

@@ -9,12 +9,13 @@ import numpy as np
 import optax
 import pytest
 
-from graphfl_jax import tree
+from graphfl_jax import parts, tree
 from graphfl_jax.algorithms import ALGORITHMS, Method
 from graphfl_jax.algorithms import pfedhn as pfedhn_module
 from graphfl_jax.algorithms.cfl import cfl
 from graphfl_jax.algorithms.ditto import ditto
-from graphfl_jax.algorithms.fedah import OwnHead, fedah
+from graphfl_jax.algorithms.fedah import fedah
+from graphfl_jax.algorithms.fedala import OwnPart
 from graphfl_jax.algorithms.fedamp import fedamp, heurfedamp
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedopt import (
@@ -331,9 +332,9 @@ def fedrep_of(head_steps):
 @pytest.mark.release
 @pytest.mark.parametrize("head_steps, trained", [(0, "body"), (3, "head")])
 def test_fedrep_with_steps_of_one_part_is_fedper_with_the_other_frozen(head_steps, trained):
-    parts = {"body": "frozen", "head": "frozen"} | {trained: "trained"}
+    labels = {"body": "frozen", "head": "frozen"} | {trained: "trained"}
     optimizer = optax.multi_transform(
-        {"trained": optax.sgd(0.2), "frozen": optax.set_to_zero()}, parts
+        {"trained": optax.sgd(0.2), "frozen": optax.set_to_zero()}, labels
     )
     frozen = fedper(MODEL, sgd_trainer(optimizer, steps=3, batch_size=5))
     first = program_of(frozen).start(*inputs_of(frozen, same_batches()))
@@ -360,6 +361,12 @@ def test_fedrep_trains_the_head_in_half_of_the_steps_and_refuses_more_than_all()
     assert_close(ours, theirs, atol=1e-7)
     with pytest.raises(ValueError, match="^algorithm.fedrep_head_steps=24 is more than local_"):
         fedrep(MODEL, **sizes, fedrep_head_steps=24)
+
+
+def own_head(params, share=1.0):
+    """The memory of a client of FedAH with the head of some parameters."""
+    head, _ = parts.split(params, parts.head)
+    return OwnPart(head, jax.tree.map(lambda leaf: jnp.full_like(leaf, share), head))
 
 
 def fedah_of(head_steps, eta):
@@ -394,12 +401,12 @@ def test_fedah_with_shares_of_0_is_fedrep():
     """Of eta = 0 too. A client then mixes nothing of the server's head."""
 
     def enroll(w, key):
-        return OwnHead(MODEL.init(key)["head"], jax.tree.map(jnp.zeros_like, w["head"]))
+        return own_head(MODEL.init(key), 0.0)
 
     ours = play(fedah_of(2, 0.0).replacing(enroll=enroll), same_batches())
     theirs = play(fedrep_of(2), same_batches())
     assert_close(ours.server["body"], theirs.server, rtol=1e-5, atol=1e-6)
-    assert_close(ours.clients[0].head, theirs.clients[0], rtol=1e-5, atol=1e-6)
+    assert_close(ours.clients[0].part["head"], theirs.clients[0], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -421,16 +428,14 @@ def test_fedah_with_steps_of_one_part_keeps_the_other(head_steps, trained):
     with jax.disable_jit():
         after, sent, _ = client.local(w, memory, one_client(), KEY)
     assert {part for part in w if distance(sent[part], w[part]) > 1e-3} == {trained}
-    assert_close(after, memory._replace(head=sent["head"]))
+    assert_close(after, memory._replace(part=own_head(sent).part))
 
 
 def test_fedah_trains_the_head_in_half_of_the_steps_and_refuses_more_than_all():
     sizes = {"client_optimizer": optax.sgd(0.2), "batch_size": 5, "local_steps": 7}
     default, explicit = (fedah(MODEL, **sizes, fedah_head_steps=k) for k in (-1, 3))
     w = MODEL.init(KEY)
-    memory = OwnHead(
-        MODEL.init(jax.random.key(1))["head"], default.client.enroll(w, KEY).shares
-    )
+    memory = own_head(MODEL.init(jax.random.key(1)))
 
     @jax.jit
     def uploads(w, memory, data):

@@ -46,6 +46,8 @@ def test_a_configuration_has_the_name_of_its_method(preset):
         ("flha-ghn", {"client_optimizer": "sgd"}, "flha-ghn-paper"),
         ("fedavg", {"tuning.part": "whole"}, "fedavg-finetune"),
         ("ditto", {"tuning.part": "new_head"}, "ditto-simple-tuning"),
+        ("fedbabu", {"tuning.steps": 3}, "fedbabu"),
+        ("fedbabu", {"tuning.part": "head"}, "fedbabu+part=head"),
         ("panacea", {"rounds": 3, "cohort_size": 2, "model.hidden": (4,)}, "panacea"),
     ],
 )

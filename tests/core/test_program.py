@@ -531,6 +531,13 @@ def test_attacked_data_are_those_of_rounds_predictors_and_evaluations():
             "algorithm.fedah_head_steps=5 of local_steps=5 train no body",
         ),
         (
+            "fedbn",
+            {},
+            {"algorithm.name": "fedavg"},
+            "algorithm.name='fedbn' finds no normalisation layers in model.name='mlp', so it "
+            "is fedavg; set --config.algorithm.name=fedavg, or choose",
+        ),
+        (
             "fedavg",
             {"defence__name": "median", "cohort_size": 2},
             {"cohort_size": 3},

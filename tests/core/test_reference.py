@@ -321,8 +321,9 @@ def test_fedah_mixes_heads_by_learned_shares_and_trains_head_and_body(eta, ends)
     assert clipped == ends
     np.testing.assert_allclose(last.server["body"][0], b, rtol=1e-4)
     np.testing.assert_allclose(last.server["head"][0], h, rtol=1e-4)
-    np.testing.assert_allclose(last.clients[0].head[:, 0], heads, rtol=1e-4)
-    np.testing.assert_allclose(last.clients[0].shares[:, 0], shares, rtol=1e-3, atol=1e-6)
+    part, weights = last.clients[0]
+    np.testing.assert_allclose(part["head"][:, 0], heads, rtol=1e-4)
+    np.testing.assert_allclose(weights["head"][:, 0], shares, rtol=1e-3, atol=1e-6)
     scores = program.evaluate(last, KEY, {}, data())[0]["test"]
     np.testing.assert_allclose(scores["G"], squares([b * h] * 3), rtol=1e-3)
     personal = [b * mixed(i)[1] for i in range(3)]
