@@ -63,6 +63,7 @@ FILES = {
     "panacea_paper_gn": "panacea",
     "panacea_paper_printed": "panacea",
     "fedbuff": "fedbuff",
+    "fednova": "fednova",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

@@ -1,0 +1,123 @@
+"""Methods whose servers mix models in further ways: references in NumPy, and special cases."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from graphfl_jax.algorithms.fedavg import fedavg
+from graphfl_jax.algorithms.fednova import fednova
+from graphfl_jax.core import ClientModel, FederatedData
+from graphfl_jax.data import relations
+from graphfl_jax.examples import Examples
+from graphfl_jax.metrics import REGRESSION
+from graphfl_jax.optimizers import adam, momentum
+from graphfl_jax.program import Program
+from graphfl_jax.rounds import Group
+from graphfl_jax.trainers import epoch_trainer, sgd_trainer
+
+KEY = jax.random.key(6)
+RATE, STEPS = 0.1, 4
+# One linear weight per client, w x.
+LINE = ClientModel(
+    init=lambda key: {"body": {}, "head": jax.random.normal(key, (1,))},
+    body=lambda params, x: x,
+    head=lambda params, features: features * params[0],
+    task=REGRESSION,
+)
+TRAIN = sgd_trainer(optax.sgd(RATE), steps=STEPS, batch_size=None)
+X = np.array([[1.0, 2.0, 0.0], [0.5, -1.0, 1.5], [2.0, 1.0, -1.0]])  # [clients, examples]
+Y = np.array([[2.0, 4.5, 0.0], [0.5, -0.5, 1.0], [-1.0, 0.0, 2.0]])
+COUNT = np.array([2, 3, 3])
+
+
+def data():
+    examples = Examples(
+        X[..., None].astype(np.float32), Y[..., None].astype(np.float32), COUNT.astype(np.int32)
+    )
+    return FederatedData(examples, {"test": examples}, relations.from_edges(3, []))
+
+
+def play(algorithm, rounds, federated=None, cohort_size=3):
+    """The first state and the last of a run, and a function that gives its test scores."""
+    federated = federated or data()
+    program = Program(lambda hparams, played: algorithm, groups=(Group(cohort_size),))
+    program = program.compiled()
+    start = program.start(KEY, {}, federated)
+    first = jax.device_get(start)
+    last, _ = program.advance(start, KEY, {}, federated, jnp.int32(rounds))
+    scores = lambda: program.evaluate(last, KEY, {}, federated)[0]["test"]  # noqa: E731
+    return first, jax.device_get(last), scores
+
+
+def slope(w, i):
+    """The derivative of the mean square over client i's real examples."""
+    x, y = X[i, : COUNT[i]], Y[i, : COUNT[i]]
+    return np.mean(2 * (w * x - y) * x)
+
+
+def squares(w):
+    """Mean squared error of weights w [3] over each client's examples."""
+    real = np.arange(3) < COUNT[:, None]
+    return np.sum(real * (np.asarray(w)[:, None] * X - Y) ** 2, 1) / COUNT
+
+
+# ----------------------------------------------------------------------------------- FedNova
+
+WORK = (0.25, 0.75, 1.0)  # shares of four steps
+
+
+def with_work(algorithm, work=WORK):
+    """A method whose clients take these shares of their steps."""
+
+    def attend(key, cohorts, sizes, server):
+        return tuple(cohort._replace(work=jnp.array(work)) for cohort in cohorts)
+
+    return algorithm.replacing(attend=attend)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.6])
+def test_fednova_divides_updates_by_the_norms_of_their_steps(rho):
+    """With SGD and with momentum, whose a_i are those of the paper."""
+    train = sgd_trainer(
+        momentum(lr=RATE, momentum=rho, weight_decay=0.0), steps=4, batch_size=None
+    )
+    first, last, scores = play(with_work(fednova(LINE, train)), 2)
+    w = float(first.server["head"][0])
+    shares, taken = COUNT / COUNT.sum(), (1, 3, 4)
+    norms = [sum((1 - rho ** (t - k)) / (1 - rho) for k in range(t)) for t in taken]
+
+    def trained(w, i, steps):
+        speed = 0.0
+        for _ in range(steps):
+            speed = rho * speed + slope(w, i)
+            w = w - RATE * speed
+        return w
+
+    for _ in range(2):
+        moves = [(trained(w, i, taken[i]) - w) / norms[i] for i in range(3)]
+        averaged = shares @ [trained(w, i, taken[i]) for i in range(3)]
+        w = w + shares @ norms * (shares @ moves)
+        assert abs(w - averaged) > 1e-3
+    np.testing.assert_allclose(last.server["head"][0], w, rtol=1e-5)
+    scores = scores()
+    np.testing.assert_allclose(scores["G"], squares([w] * 3), rtol=1e-4)
+    whole = [trained(w, i, 4) for i in range(3)]  # an evaluation is no round
+    np.testing.assert_allclose(scores["L"], squares(whole), rtol=1e-4)
+
+
+def test_fednova_of_clients_with_as_many_steps_is_fedavg():
+    train = sgd_trainer(adam(lr=RATE), steps=STEPS, batch_size=2)
+    ours, theirs = (
+        play(method(LINE, train), 2)[1].server["head"] for method in (fednova, fedavg)
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_fednova_counts_the_steps_of_epochs():
+    """Batches of two: one of the first client, whose two examples are real, and two else."""
+    client = fednova(LINE, epoch_trainer(optax.sgd(RATE), epochs=3, batch_size=2)).client
+    everyone = fednova(LINE, TRAIN).client_data(data())
+    norms = jax.vmap(lambda data: client.untrained(({},), (), data)[1])(everyone)
+    np.testing.assert_allclose(norms, RATE * np.array([3, 6, 6]), rtol=1e-6)
