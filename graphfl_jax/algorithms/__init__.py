@@ -64,6 +64,7 @@ FILES = {
     "panacea_paper_printed": "panacea",
     "fedbuff": "fedbuff",
     "fednova": "fednova",
+    "ifca": "ifca",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

@@ -1,8 +1,8 @@
 """Methods as users write them: published ones that the package does not have.
 
-Each uses what others do not: a frozen part (FedBABU), a choice by the client's data (IFCA), a
-step function (APFL), the last tensors (FedALA), normalisation layers (FedBN), and a cohort that
-the server draws along the relations (gossip). They are simplified, and stand for their kinds.
+Each uses what others do not: a frozen part (FedBABU), a step function (APFL), the last tensors
+(FedALA), normalisation layers (FedBN), and a cohort that the server draws along the relations
+(gossip). They are simplified, and stand for their kinds.
 """
 
 from typing import Annotated, Any, NamedTuple
@@ -65,57 +65,6 @@ def fedbabu(
     return Algorithm(
         averaging_server(model), (Client(model, local),), averages=True, needs=Needs(head=True)
     )
-
-
-def ifca(
-    model,
-    train: Train,
-    *,
-    ifca_clusters: Annotated[int, Integer("Models of IFCA.", low=2)] = 2,
-) -> Algorithm:
-    """IFCA: a client trains the one of k models that has the least loss on its data."""
-
-    def choice(models, data):
-        everything = data.train.rows(jnp.arange(data.train.size))
-        everything = everything._replace(count=data.train.count)
-
-        def loss(params):
-            return model.objective(params, everything, jax.random.key(0))
-
-        return jnp.argmin(jax.lax.map(loss, models)).astype(jnp.int32)
-
-    def local(models, memory, data, key):
-        chosen = choice(models, data)
-        params, metrics = train(model.objective, tree.take(models, chosen), data.train, key)
-        return memory, (params, chosen), metrics
-
-    def untrained(models, memory, data):
-        chosen = choice(models, data)
-        return tree.take(models, chosen), chosen
-
-    def deploy(sent, memory, data):
-        if isinstance(sent, tuple):  # an upload: a model and its number
-            return Predictor(sent[0])
-        return Predictor(tree.take(sent, choice(sent, data)))
-
-    def aggregate(models, cohort, uploads, key):
-        trained, chosen = uploads
-        weights = jax.nn.one_hot(chosen, ifca_clusters).T * cohort.weights  # [k, M]
-        total = jnp.sum(weights, axis=1)
-        shares = weights / jnp.where(total > 0, total, 1.0)[:, None]
-
-        def mean(old, new):
-            means = jnp.tensordot(shares, new, axes=1)
-            return jnp.where(total.reshape([-1] + [1] * (means.ndim - 1)) > 0, means, old)
-
-        return jax.tree.map(mean, models, trained)
-
-    server = Server.of_one(
-        init=lambda key, graph: jax.vmap(model.init)(jax.random.split(key, ifca_clusters)),
-        download=lambda models, i: models,
-        aggregate=aggregate,
-    )
-    return Algorithm(server, (Client(model, local, deploy=deploy, untrained=untrained),))
 
 
 class Mixed(NamedTuple):
@@ -299,7 +248,6 @@ def gossip(model, train: Train) -> Algorithm:
 METHODS = {
     "fedbn": fedbn,
     "fedbabu": fedbabu,
-    "ifca": ifca,
     "apfl": apfl,
     "fedala": fedala,
     "gossip": gossip,

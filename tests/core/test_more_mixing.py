@@ -8,6 +8,7 @@ import pytest
 
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fednova import fednova
+from graphfl_jax.algorithms.ifca import ifca
 from graphfl_jax.core import ClientModel, FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.examples import Examples
@@ -121,3 +122,49 @@ def test_fednova_counts_the_steps_of_epochs():
     everyone = fednova(LINE, TRAIN).client_data(data())
     norms = jax.vmap(lambda data: client.untrained(({},), (), data)[1])(everyone)
     np.testing.assert_allclose(norms, RATE * np.array([3, 6, 6]), rtol=1e-6)
+
+
+# -------------------------------------------------------------------------------------- IFCA
+
+
+def descend(w, i):
+    for _ in range(STEPS):
+        w = w - RATE * slope(w, i)
+    return w
+
+
+def test_ifca_trains_the_model_that_fits_each_client():
+    """Of three models, one is nobody's choice and stays."""
+    drawn = jnp.array([[1.5], [9.0], [-0.5]])
+    method = ifca(LINE, TRAIN, ifca_clusters=3)
+    method = method.replacing(init=lambda key, graph: {"body": {}, "head": drawn})
+    _, last, scores = play(method, 2)
+    w = np.array(drawn[:, 0], np.float64)
+
+    def choices():
+        return np.argmin([squares([of_all] * 3) for of_all in w], axis=0)
+
+    for _ in range(2):
+        chosen = choices()
+        assert list(chosen) == [0, 0, 2]
+        trained = np.array([descend(w[c], i) for i, c in enumerate(chosen)])
+        for c in set(chosen):
+            mine = chosen == c
+            w[c] = COUNT[mine] @ trained[mine] / COUNT[mine].sum()
+    assert w[1] == 9.0
+    np.testing.assert_allclose(last.server["head"][:, 0], w, rtol=1e-5)
+    scores = scores()
+    np.testing.assert_allclose(scores["G"], squares(w[choices()]), rtol=1e-4)
+    np.testing.assert_allclose(scores["P"], scores["G"])
+    trained = [descend(w[c], i) for i, c in enumerate(choices())]
+    np.testing.assert_allclose(scores["L"], squares(trained), rtol=1e-4)
+
+
+def test_ifca_of_one_model_is_fedavg_and_of_more_it_draws_different_ones():
+    first, last, _ = play(ifca(LINE, TRAIN, ifca_clusters=1), 2)
+    start = jax.tree.map(lambda leaf: leaf[0], first.server)
+    averaged = fedavg(LINE, TRAIN).replacing(init=lambda key, graph: start)
+    expected = play(averaged, 2)[1].server["head"]
+    np.testing.assert_allclose(last.server["head"][0], expected, rtol=1e-6)
+    models = ifca(LINE, TRAIN, ifca_clusters=3).server.init(KEY, None)
+    assert len(np.unique(models["head"])) == 3
