@@ -65,6 +65,7 @@ FILES = {
     "fedbuff": "fedbuff",
     "fednova": "fednova",
     "ifca": "ifca",
+    "fedfomo": "fedfomo",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

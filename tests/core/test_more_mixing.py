@@ -7,6 +7,7 @@ import optax
 import pytest
 
 from graphfl_jax.algorithms.fedavg import fedavg
+from graphfl_jax.algorithms.fedfomo import fedfomo, select
 from graphfl_jax.algorithms.fednova import fednova
 from graphfl_jax.algorithms.ifca import ifca
 from graphfl_jax.core import ClientModel, FederatedData
@@ -33,11 +34,13 @@ Y = np.array([[2.0, 4.5, 0.0], [0.5, -0.5, 1.0], [-1.0, 0.0, 2.0]])
 COUNT = np.array([2, 3, 3])
 
 
-def data():
-    examples = Examples(
-        X[..., None].astype(np.float32), Y[..., None].astype(np.float32), COUNT.astype(np.int32)
-    )
-    return FederatedData(examples, {"test": examples}, relations.from_edges(3, []))
+def examples(x=X, y=Y):
+    return Examples(*(np.float32(part)[..., None] for part in (x, y)), np.int32(COUNT))
+
+
+def data(val=None):
+    evals = {"test": examples(), "val": val or examples()}
+    return FederatedData(examples(), evals, relations.from_edges(3, []))
 
 
 def play(algorithm, rounds, federated=None, cohort_size=3):
@@ -58,10 +61,17 @@ def slope(w, i):
     return np.mean(2 * (w * x - y) * x)
 
 
-def squares(w):
+def squares(w, x=X, y=Y):
     """Mean squared error of weights w [3] over each client's examples."""
     real = np.arange(3) < COUNT[:, None]
-    return np.sum(real * (np.asarray(w)[:, None] * X - Y) ** 2, 1) / COUNT
+    return np.sum(real * (np.asarray(w)[:, None] * x - y) ** 2, 1) / COUNT
+
+
+def descend(w, i):
+    """A round of local training."""
+    for _ in range(STEPS):
+        w = w - RATE * slope(w, i)
+    return w
 
 
 # ----------------------------------------------------------------------------------- FedNova
@@ -127,12 +137,6 @@ def test_fednova_counts_the_steps_of_epochs():
 # -------------------------------------------------------------------------------------- IFCA
 
 
-def descend(w, i):
-    for _ in range(STEPS):
-        w = w - RATE * slope(w, i)
-    return w
-
-
 def test_ifca_trains_the_model_that_fits_each_client():
     """Of three models, one is nobody's choice and stays."""
     drawn = jnp.array([[1.5], [9.0], [-0.5]])
@@ -168,3 +172,65 @@ def test_ifca_of_one_model_is_fedavg_and_of_more_it_draws_different_ones():
     np.testing.assert_allclose(last.server["head"][0], expected, rtol=1e-6)
     models = ifca(LINE, TRAIN, ifca_clusters=3).server.init(KEY, None)
     assert len(np.unique(models["head"])) == 3
+
+
+# ----------------------------------------------------------------------------------- FedFomo
+
+X_VAL = X + 0.4
+Y_VAL = X_VAL * np.array([[2.2], [2.0], [5.0]])
+
+
+def test_fedfomo_moves_to_the_models_with_a_lower_loss_on_validation():
+    """In the first round all models are equal; then some have no, one or two better ones."""
+    federated = data(examples(X_VAL, Y_VAL))
+    first, last, scores = play(fedfomo(LINE, TRAIN, num_clients=3), 3, federated)
+    theta = first.server.models["head"][:, 0].astype(np.float64)
+    preferences, better = np.zeros((3, 3)), set()
+
+    def mixtures():
+        losses = np.array([squares([w] * 3, X_VAL, Y_VAL) for w in theta]).T  # [i, n]
+        gains = np.maximum(np.diag(losses)[:, None] - losses, 0)
+        apart = np.abs(theta[:, None] - theta[None])
+        weights = gains / np.where(apart > 0, apart, 1)
+        better.update(np.sum(weights > 0, axis=1))
+        totals = weights.sum(axis=1, keepdims=True)
+        shares = weights / np.where(totals > 0, totals, 1)
+        return shares, theta + np.sum(shares * (theta[None] - theta[:, None]), axis=1)
+
+    for _ in range(3):
+        shares, starts = mixtures()
+        preferences += shares
+        theta = np.array([descend(w, i) for i, w in enumerate(starts)])
+    assert better == {0, 1, 2}
+    np.testing.assert_allclose(last.server.models["head"][:, 0], theta, rtol=1e-4)
+    np.testing.assert_allclose(last.clients[0]["head"][:, 0], theta, rtol=1e-4)
+    np.testing.assert_allclose(last.server.preferences, preferences, rtol=1e-3, atol=1e-6)
+    scores = scores()
+    _, starts = mixtures()
+    np.testing.assert_allclose(scores["G"], squares(starts), rtol=1e-3)
+    np.testing.assert_allclose(scores["P"], squares(theta), rtol=1e-3)
+    trained = [descend(w, i) for i, w in enumerate(starts)]
+    np.testing.assert_allclose(scores["L"], squares(trained), rtol=1e-3)
+
+
+def test_fedfomo_without_better_models_is_local_training():
+    """On validation inputs of 0, all models have the same loss."""
+    federated = data(examples(0 * X))
+    first, last, _ = play(fedfomo(LINE, TRAIN, num_clients=3), 2, federated)
+    w = float(first.server.models["head"][0, 0])
+    expected = [descend(descend(w, i), i) for i in range(3)]
+    np.testing.assert_allclose(last.clients[0]["head"][:, 0], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("explored", [0, 1, 3])
+def test_fedfomo_sends_preferred_models_and_explores(explored):
+    """Three of eight others. The first one is preferred to the next, and so on."""
+    preferences = jnp.tile(jnp.arange(9.0, 0.0, -1.0), (9, 1))
+    draw = jax.vmap(lambda key: select(preferences, 3, explored, key))
+    sent = np.asarray(draw(jax.random.split(KEY, 2000)))
+    assert (sent.sum(axis=2) == 3).all()
+    for i, share in enumerate(sent.mean(axis=0)):
+        others = np.delete(share, i)
+        assert share[i] == 0 and (others[: 3 - explored] == 1).all()
+        rest = others[3 - explored :]
+        np.testing.assert_allclose(rest, explored / len(rest), atol=5 * 0.5 / 2000**0.5)
