@@ -66,6 +66,7 @@ FILES = {
     "fednova": "fednova",
     "ifca": "ifca",
     "fedfomo": "fedfomo",
+    "pfedgraph": "pfedgraph",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

@@ -1,15 +1,19 @@
 """Methods whose servers mix models in further ways: references in NumPy, and special cases."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import scipy.optimize
 
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedfomo import fedfomo, select
 from graphfl_jax.algorithms.fednova import fednova
 from graphfl_jax.algorithms.ifca import ifca
+from graphfl_jax.algorithms.pfedgraph import pfedgraph
 from graphfl_jax.core import ClientModel, FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.examples import Examples
@@ -27,6 +31,13 @@ LINE = ClientModel(
     body=lambda params, x: x,
     head=lambda params, features: features * params[0],
     task=REGRESSION,
+)
+# Two weights, w_0 x + w_1 x^2.
+CURVE = dataclasses.replace(
+    LINE,
+    init=lambda key: {"body": {}, "head": jax.random.normal(key, (2,))},
+    body=lambda params, x: jnp.concatenate([x, x * x], axis=1),
+    head=lambda params, features: features @ params[:, None],
 )
 TRAIN = sgd_trainer(optax.sgd(RATE), steps=STEPS, batch_size=None)
 X = np.array([[1.0, 2.0, 0.0], [0.5, -1.0, 1.5], [2.0, 1.0, -1.0]])  # [clients, examples]
@@ -234,3 +245,86 @@ def test_fedfomo_sends_preferred_models_and_explores(explored):
         assert share[i] == 0 and (others[: 3 - explored] == 1).all()
         rest = others[3 - explored :]
         np.testing.assert_allclose(rest, explored / len(rest), atol=5 * 0.5 / 2000**0.5)
+
+
+# --------------------------------------------------------------------------------- pFedGraph
+
+
+def curve_slope(w, i):
+    x, y = X[i, : COUNT[i]], Y[i, : COUNT[i]]
+    features = np.stack([x, x * x], axis=1)
+    return 2 * features.T @ (features @ w - y) / len(x)
+
+
+def curve_squares(w):
+    return [
+        np.mean((w[i, 0] * X[i, :n] + w[i, 1] * X[i, :n] ** 2 - Y[i, :n]) ** 2)
+        for i, n in enumerate(COUNT)
+    ]
+
+
+CURVE_RATE = 0.02
+CURVE_TRAIN = sgd_trainer(optax.sgd(CURVE_RATE), steps=STEPS, batch_size=None)
+
+
+def cosine(a, b):
+    return a @ b / np.sqrt(a @ a * (b @ b))
+
+
+def test_pfedgraph_mixes_by_a_quadratic_program_and_pulls_to_the_mixture():
+    alpha, lam = 0.8, 0.7
+    method = pfedgraph(
+        CURVE, CURVE_TRAIN, num_clients=3, pfedgraph_alpha=alpha, pfedgraph_lambda=lam
+    )
+    first, last, scores = play(method, 2)
+    w_0 = first.server.first["head"].astype(np.float64)
+    shares = COUNT / COUNT.sum()
+
+    def trained(u, i):
+        theta = u
+        for _ in range(STEPS):
+            size, of_u = np.sqrt(theta @ theta), u / np.sqrt(u @ u)
+            along = of_u / size - theta * (theta @ of_u) / size**3  # of the cosine
+            theta = theta - CURVE_RATE * (curve_slope(theta, i) - lam * along)
+        return theta
+
+    def solved(i, theta):
+        similar = np.array([cosine(theta[i] - w_0, other - w_0) for other in theta])
+        loss = lambda w: alpha * np.sum((w - shares) ** 2) - similar @ w  # noqa: E731
+        whole = {"type": "eq", "fun": lambda w: np.sum(w) - 1}
+        solution = scipy.optimize.minimize(
+            loss, shares, bounds=[(0, 1)] * 3, constraints=whole, options={"ftol": 1e-12}
+        )
+        return solution.x
+
+    u = np.array([w_0] * 3)
+    for _ in range(2):
+        theta = np.array([trained(u[i], i) for i in range(3)])
+        mixing = np.array([solved(i, theta) for i in range(3)])
+        u = mixing @ theta
+    assert 0 < np.sum(mixing < 1e-6) < 6  # in some rows the constraints are active
+    np.testing.assert_allclose(last.server.uploads["head"], theta, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(last.server.mixing, mixing, atol=1e-4)
+    scores = scores()
+    np.testing.assert_allclose(scores["G"], curve_squares(u), rtol=1e-3)
+    np.testing.assert_allclose(scores["P"], curve_squares(theta), rtol=1e-3)
+
+
+def test_pfedgraph_is_fedavg_with_a_large_alpha_and_local_training_with_a_small_one():
+    def played(alpha):
+        method = pfedgraph(
+            CURVE, CURVE_TRAIN, num_clients=3, pfedgraph_alpha=alpha, pfedgraph_lambda=0.0
+        )
+        return play(method, 2)[1].server
+
+    averaged = play(fedavg(CURVE, CURVE_TRAIN), 2)[1].server["head"]
+    mixed = played(1e6)
+    means = mixed.mixing @ mixed.uploads["head"]
+    np.testing.assert_allclose(means, [averaged] * 3, rtol=1e-4)
+    alone = played(1e-6)
+    np.testing.assert_array_equal(alone.mixing, np.eye(3))
+    expected = np.array([np.float64(alone.first["head"])] * 3)
+    for i in range(3):
+        for _ in range(2 * STEPS):
+            expected[i] -= CURVE_RATE * curve_slope(expected[i], i)
+    np.testing.assert_allclose(alone.uploads["head"], expected, rtol=1e-4)
