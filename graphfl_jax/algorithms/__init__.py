@@ -67,6 +67,7 @@ FILES = {
     "ifca": "ifca",
     "fedfomo": "fedfomo",
     "pfedgraph": "pfedgraph",
+    "fedpac": "fedpac",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

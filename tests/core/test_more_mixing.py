@@ -8,16 +8,19 @@ import numpy as np
 import optax
 import pytest
 import scipy.optimize
+import scipy.special
 
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedfomo import fedfomo, select
 from graphfl_jax.algorithms.fednova import fednova
+from graphfl_jax.algorithms.fedpac import combine, fedpac
+from graphfl_jax.algorithms.fedrep import fedrep
 from graphfl_jax.algorithms.ifca import ifca
 from graphfl_jax.algorithms.pfedgraph import pfedgraph
 from graphfl_jax.core import ClientModel, FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.examples import Examples
-from graphfl_jax.metrics import REGRESSION
+from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.optimizers import adam, momentum
 from graphfl_jax.program import Program
 from graphfl_jax.rounds import Group
@@ -328,3 +331,136 @@ def test_pfedgraph_is_fedavg_with_a_large_alpha_and_local_training_with_a_small_
         for _ in range(2 * STEPS):
             expected[i] -= CURVE_RATE * curve_slope(expected[i], i)
     np.testing.assert_allclose(alone.uploads["head"], expected, rtol=1e-4)
+
+
+# ------------------------------------------------------------------------------------ FedPAC
+
+# Two features b_0 x and b_1 x^2, and two logits.
+CLASSES = ClientModel(
+    init=lambda key: {
+        "body": jax.random.uniform(key, (2,), minval=0.5),
+        "head": jax.random.normal(key, (2, 2)),
+    },
+    body=lambda params, x: jnp.concatenate([x, x * x], axis=1) * params[None],
+    head=lambda params, features: features @ params,
+    task=CLASSIFICATION,
+)
+LABELS = np.array([[0, 1, 1], [1, 0, 1], [0, 1, 0]])
+
+
+def labelled():
+    train = Examples(np.float32(X)[..., None], np.int32(LABELS), np.int32(COUNT))
+    return FederatedData(train, {"test": train}, relations.from_edges(3, []))
+
+
+def of_classes(b, head, i):
+    """Inputs, features, labels and the slope of the loss by the logits, of client i."""
+    inputs = np.stack([X[i, : COUNT[i]], X[i, : COUNT[i]] ** 2], axis=1)
+    features, y = inputs * b, LABELS[i, : COUNT[i]]
+    slope = (scipy.special.softmax(features @ head, axis=1) - np.eye(2)[y]) / len(y)
+    return inputs, features, y, slope
+
+
+def quadratic(points, variances, i):
+    """The matrix of FedPAC's program of client i."""
+    gaps = points - points[i]
+    return np.diag(variances) + gaps @ gaps.T
+
+
+def least(matrix):
+    """The point of the simplex with the smallest a^T P a."""
+    whole = {"type": "eq", "fun": lambda a: np.sum(a) - 1, "jac": np.ones_like}
+    return scipy.optimize.minimize(
+        lambda a: a @ matrix @ a,
+        np.full(len(matrix), 1 / len(matrix)),
+        jac=lambda a: 2 * matrix @ a,
+        bounds=[(0, 1)] * len(matrix),
+        constraints=whole,
+        options={"ftol": 1e-15, "maxiter": 500},
+    ).x
+
+
+def fedpac_of(lam, head_steps=2):
+    return fedpac(
+        CLASSES,
+        client_optimizer=optax.sgd(0.3),
+        local_steps=3,
+        batch_size=None,
+        num_clients=3,
+        inputs=(1,),
+        classes=2,
+        fedpac_head_steps=head_steps,
+        fedpac_lambda=lam,
+    )
+
+
+def test_fedpac_aligns_features_and_combines_heads():
+    lam = 0.8
+    first, last, _ = play(fedpac_of(lam), 2, labelled())
+    b, heads = np.float64(first.server.body), np.float64(first.server.heads)
+    centres, shared = np.zeros((2, 2)), np.zeros(2)
+    for _ in range(2):
+        bodies, trained, sums, numbers, points, variances = [], [], [], [], [], []
+        for i in range(3):
+            body, head = b.copy(), heads[i].copy()
+            inputs, features, y, _ = of_classes(body, head, i)
+            mine = np.eye(2)[y]  # [n, C]
+            points.append((mine.T @ features / len(y)).ravel())
+            spread = np.mean(np.sum(features**2, axis=1)) - np.sum(points[-1] ** 2)
+            variances.append(spread / len(y))
+            for _ in range(2):
+                _, features, _, slope = of_classes(body, head, i)
+                head = head - 0.3 * features.T @ slope
+            inputs, features, y, slope = of_classes(body, head, i)
+            apart = (features - centres[y]) * (shared[y] > 0)[:, None]
+            by_features = slope @ head.T + lam * apart / len(y)  # 2 / F is 1
+            body = body - 0.3 * np.sum(by_features * inputs, axis=0)
+            bodies.append(body)
+            trained.append(head)
+            sums.append(mine.T @ (inputs * body))
+            numbers.append(mine.sum(axis=0))
+        b = COUNT @ np.array(bodies) / COUNT.sum()
+        shared = np.sum(numbers, axis=0)
+        centres = np.sum(sums, axis=0) / shared[:, None]
+        rows = [least(quadratic(np.array(points), variances, i)) for i in range(3)]
+        heads = np.tensordot(rows, trained, axes=1)
+    assert np.max(np.abs(rows - np.eye(3))) > 0.1
+    np.testing.assert_allclose(last.server.body, b, rtol=1e-4)
+    np.testing.assert_allclose(last.server.means.mean, centres, rtol=1e-4)
+    np.testing.assert_allclose(last.server.heads, heads, rtol=2e-3, atol=1e-4)
+
+
+def test_fedpac_of_a_client_without_alignment_is_fedrep():
+    """A cohort of one client has no heads to combine."""
+    rep = fedrep(
+        CLASSES,
+        client_optimizer=optax.sgd(0.3),
+        local_steps=3,
+        batch_size=None,
+        fedrep_head_steps=2,
+    )
+    same = fedpac_of(0.0).server.init(KEY, None)
+    rep = rep.replacing(enroll=lambda body, key: same.heads[0])
+    rep = rep.replacing(init=lambda key, graph: same.body)
+    method = fedpac_of(0.0).replacing(init=lambda key, graph: same)
+    ours = play(method, 4, labelled(), cohort_size=1)[1].server
+    theirs = play(rep, 4, labelled(), cohort_size=1)[1]
+    np.testing.assert_allclose(ours.body, theirs.server, rtol=1e-5)
+    np.testing.assert_allclose(ours.heads, theirs.clients[0], rtol=1e-5)
+
+
+def test_fedpac_solves_its_quadratic_programs():
+    """As a general solver does, for clients of two kinds, of which the last has not trained."""
+    rng = np.random.default_rng(3)
+    kinds = rng.normal(size=(2, 10))
+    points = kinds[np.arange(9) % 2] + 0.1 * rng.normal(size=(9, 10))
+    variances = rng.uniform(0.02, 0.3, size=9)
+    chosen = np.arange(9) < 8
+    rows = np.asarray(jax.jit(combine)(np.float32(points), np.float32(variances), chosen))
+    assert (rows[:, 8] == 0).all()
+    for i in range(8):
+        matrix = quadratic(points, variances, i)[:8, :8]
+        expected, row = least(matrix), np.float64(rows[i, :8])
+        assert row @ matrix @ row <= (1 + 1e-4) * (expected @ matrix @ expected)
+        np.testing.assert_allclose(row, expected, atol=2e-3)
+        assert 1 < np.sum(row > 0.01) < 8
