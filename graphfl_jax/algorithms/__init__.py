@@ -68,6 +68,7 @@ FILES = {
     "fedfomo": "fedfomo",
     "pfedgraph": "pfedgraph",
     "fedpac": "fedpac",
+    "feddbe": "feddbe",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

@@ -11,6 +11,7 @@ import scipy.optimize
 import scipy.special
 
 from graphfl_jax.algorithms.fedavg import fedavg
+from graphfl_jax.algorithms.feddbe import feddbe
 from graphfl_jax.algorithms.fedfomo import fedfomo, select
 from graphfl_jax.algorithms.fednova import fednova
 from graphfl_jax.algorithms.fedpac import combine, fedpac
@@ -22,6 +23,7 @@ from graphfl_jax.data import relations
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.optimizers import adam, momentum
+from graphfl_jax.parts import optimizer_of_parts
 from graphfl_jax.program import Program
 from graphfl_jax.rounds import Group
 from graphfl_jax.trainers import epoch_trainer, sgd_trainer
@@ -464,3 +466,80 @@ def test_fedpac_solves_its_quadratic_programs():
         assert row @ matrix @ row <= (1 + 1e-4) * (expected @ matrix @ expected)
         np.testing.assert_allclose(row, expected, atol=2e-3)
         assert 1 < np.sum(row > 0.01) < 8
+
+
+# ------------------------------------------------------------------------------------ FedDBE
+
+# A body and a head of one weight each, b h x.
+PRODUCT = dataclasses.replace(
+    LINE,
+    init=lambda key: {"body": jnp.array([0.7]), "head": jnp.array([1.3])},
+    body=lambda params, x: x * params[0],
+)
+
+
+def feddbe_of(optimizer, **values):
+    return feddbe(
+        PRODUCT,
+        client_optimizer=optimizer,
+        local_steps=STEPS,
+        batch_size=None,
+        inputs=(1,),
+        **values,
+    )
+
+
+def test_feddbe_trains_biases_and_keeps_means_near_those_of_all():
+    kappa, mu = 0.8, 0.6
+    method = feddbe_of(optax.sgd(RATE), feddbe_kappa=kappa, feddbe_momentum=mu)
+    _, last, scores = play(method, 3)
+    b, h, biases, common, number = 0.7, 1.3, np.zeros(3), 0.0, 0
+
+    def trained(i):
+        x, y = X[i, : COUNT[i]], Y[i, : COUNT[i]]
+        w_b, w_h, z = b, h, biases[i]
+        running = b * np.mean(x)
+        for _ in range(STEPS):
+            slope = 2 * ((w_b * x + z) * w_h - y)
+            running = (1 - mu) * running + mu * w_b * np.mean(x)
+            pull = kappa * 2 * (running - common) * mu * np.mean(x) * (number > 0)
+            by_b = np.mean(slope * w_h * x) + pull
+            by_h, by_z = np.mean(slope * (w_b * x + z)), np.mean(slope * w_h)
+            w_b, w_h, z = w_b - RATE * by_b, w_h - RATE * by_h, z - RATE * by_z
+        return w_b, w_h, z
+
+    for _ in range(3):
+        bodies, heads, after = zip(*map(trained, range(3)), strict=True)
+        means = [b * np.mean(X[i, : COUNT[i]]) for i in range(3)]
+        common = (number * common + COUNT @ means) / (number + COUNT.sum())
+        number += COUNT.sum()
+        b, h = COUNT @ bodies / COUNT.sum(), COUNT @ heads / COUNT.sum()
+        biases = np.array(after)
+    np.testing.assert_allclose(last.server.model["body"][0], b, rtol=1e-4)
+    np.testing.assert_allclose(last.server.model["head"][0], h, rtol=1e-4)
+    np.testing.assert_allclose(last.server.mean[0], common, rtol=1e-4)
+    np.testing.assert_allclose(last.clients[0][:, 0], biases, rtol=1e-4)
+    scores = scores()
+
+    def squares_of(models):
+        errors = [
+            np.mean(((w_b * X[i, :n] + z) * w_h - Y[i, :n]) ** 2)
+            for i, (n, (w_b, w_h, z)) in enumerate(zip(COUNT, models, strict=True))
+        ]
+        return np.array(errors)
+
+    np.testing.assert_allclose(scores["G"], squares_of([(b, h, z) for z in biases]), rtol=1e-3)
+    np.testing.assert_allclose(scores["L"], squares_of(map(trained, range(3))), rtol=1e-3)
+
+
+def test_feddbe_without_biases_and_without_kappa_is_fedavg():
+    def biases(trained):
+        model, z = trained
+        return jax.tree.map(lambda leaf: False, model), True
+
+    sgd = optax.sgd(RATE)
+    frozen = optimizer_of_parts(biases, optax.set_to_zero(), sgd)
+    ours = play(feddbe_of(frozen, feddbe_kappa=0.0), 2)[1].server.model
+    theirs = play(fedavg(PRODUCT, TRAIN), 2)[1].server
+    for part in ("body", "head"):
+        np.testing.assert_allclose(ours[part], theirs[part], rtol=1e-6)
