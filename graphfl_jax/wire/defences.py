@@ -44,7 +44,7 @@ from graphfl_jax.core import Algorithm, Array, FederatedData
 from graphfl_jax.rounds import Group
 from graphfl_jax.settings import Integer, Real
 from graphfl_jax.wire.monotone import Monotone, guard, monotone
-from graphfl_jax.wire.updates import shorten, with_updates
+from graphfl_jax.wire.updates import floats_of, shorten, with_updates
 
 WEISZFELD = 50  # steps
 TINY = 1e-12  # lower bound of a distance, which avoids division by 0
@@ -144,7 +144,9 @@ def with_defence(
     """
     if isinstance(defence, Monotone):
         first = algorithm.first_exchange(data, len(groups))
-        sizes = tuple(sum(leaf.size for leaf in jax.tree.leaves(u)) for u in first.uploads)
+        sizes = tuple(
+            jax.eval_shape(lambda u: floats_of(u)[0], upload).size for upload in first.uploads
+        )
         return guard(algorithm, defence, groups, sizes)
 
     def change(updates, sent, group):
