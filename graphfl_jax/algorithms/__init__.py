@@ -72,6 +72,12 @@ FILES = {
     "fedbn": "fedbn",
     "moon": "moon",
     "feddyn": "feddyn",
+    "fednova": "fednova",
+    "ifca": "ifca",
+    "fedfomo": "fedfomo",
+    "pfedgraph": "pfedgraph",
+    "fedpac": "fedpac",
+    "feddbe": "feddbe",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

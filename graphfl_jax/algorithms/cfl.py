@@ -128,15 +128,7 @@ def cfl(
         # [M]; that of an absent client is unknown
         clusters = server.clusters.at[cohort.ids].get(mode="fill", fill_value=UNKNOWN)
         members = (jnp.arange(cfl_clusters)[:, None] == clusters[None]).astype(jnp.float32)
-        sizes = jnp.sum(members, axis=1)  # [C], of the clusters in the cohort
-        shares = members / jnp.maximum(sizes, 1.0)[:, None]  # 1/|c| of the members of c
-
-        def move(models, uploads):
-            means = jnp.tensordot(shares, uploads, axes=1)
-            present = (sizes > 0).reshape([-1] + [1] * (means.ndim - 1))
-            return jnp.where(present, means, models)
-
-        models = jax.tree.map(move, server.models, uploads)
+        models = cluster_means(server.models, uploads, members)
         whole = server.count == 1
         root = jax.tree.map(lambda old, new: jnp.where(whole, new[0], old), server.root, models)
         return server._replace(models=models, root=root)
@@ -208,6 +200,25 @@ def cfl(
         plays_on=False,  # a new client has no cluster before it has trained
     )
     return Algorithm(server, (Client(model, local),))
+
+
+def cluster_means(models: Params, uploads: Params, weights: Array) -> Params:
+    """The weighted means of M clients' models in each of C clusters.
+
+    Args:
+      models: [C, ...], which clusters keep where all weights are 0.
+      uploads: [M, ...].
+      weights: [C, M]; those of the clients of other clusters are 0.
+    """
+    total = jnp.sum(weights, axis=1)  # [C]
+    some = total > 0
+    shares = weights / jnp.where(some, total, 1.0)[:, None]
+
+    def move(models, uploads):
+        means = jnp.tensordot(shares, uploads, axes=1)
+        return jnp.where(some.reshape([-1] + [1] * (means.ndim - 1)), means, models)
+
+    return jax.tree.map(move, models, uploads)
 
 
 def cosines(a: Array, b: Array) -> Array:

@@ -27,7 +27,7 @@ Departures:
 """
 
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,10 +44,13 @@ Pull = Annotated[
 
 
 class MixingServer(NamedTuple):
-    """The state of FedAMP's server."""
+    """The state of a server that mixes models."""
 
     uploads: Params  # the last model w_i of every client, [N, ...]
     mixing: Array  # xi, [N, N]; its rows sum to one
+    first: Any = ()  # the first model, if the mixing reads it
+    # [N], the number of examples of each client, 0 before its first upload, if it is read
+    sizes: Any = ()
 
 
 def fedamp(
@@ -68,12 +71,13 @@ def fedamp(
 ) -> Algorithm:
     """Builds FedAMP."""
 
-    def mixing(models):
-        others = attention(models, fedamp_share, fedamp_sigma)
+    def mixing(server):
+        others = attention(server.uploads, fedamp_share, fedamp_sigma)
         diagonal = 1.0 - jnp.sum(others, axis=1)  # xi_ii
         return others + jnp.diag(diagonal)
 
-    return _mixing_method("fedamp", num_clients, mixing, model, train, fedamp_lambda)
+    pull = _pull(fedamp_lambda)
+    return mixing_method("fedamp", model, train, num_clients, mixing, pull)
 
 
 def heurfedamp(
@@ -91,8 +95,8 @@ def heurfedamp(
 ) -> Algorithm:
     """Builds HeurFedAMP."""
 
-    def mixing(models):
-        rows, _ = tree.as_matrix(models)  # [N, d]
+    def mixing(server):
+        rows, _ = tree.as_matrix(server.uploads)  # [N, d]
         if len(rows) == 1:
             return jnp.ones((1, 1))
         norms = jnp.linalg.norm(rows, axis=1, keepdims=True)
@@ -102,7 +106,13 @@ def heurfedamp(
         others = jax.nn.softmax(cosines, axis=1)
         return heurfedamp_own * diagonal + (1.0 - heurfedamp_own) * others
 
-    return _mixing_method("heurfedamp", num_clients, mixing, model, train, fedamp_lambda)
+    pull = _pull(fedamp_lambda)
+    return mixing_method("heurfedamp", model, train, num_clients, mixing, pull)
+
+
+def _pull(weight):
+    """(w, u) -> weight / 2 ||w - u||^2."""
+    return lambda w, u: 0.5 * weight * tree.sq_dist(w, u)
 
 
 def attention(models: Params, share: Array, sigma: Array) -> Array:
@@ -116,35 +126,58 @@ def attention(models: Params, share: Array, sigma: Array) -> Array:
     return each * jnp.exp(-relative / sigma) * (1.0 - jnp.eye(len(rows)))
 
 
-def _mixing_method(
+def mixing_method(
     name: str,
-    num_clients: int,
-    mixing: Callable[[Params], Array],
     model: ClientModel,
     train: Train,
-    pull: Array,
+    num_clients: int,
+    mixing: Callable[[MixingServer], Array],
+    pull: Callable[[Params, Params], Array],
+    *,
+    remembers: bool = False,
 ) -> Algorithm:
-    """The method `name`, whose u_i are the rows of mixing(models [N, ...]) times the models."""
+    """A method whose server sends each client a mixture u_i of all models.
 
+    Args:
+      name: of the method, for errors.
+      model: of all clients.
+      train: from u_i.
+      num_clients: N.
+      mixing: the server, whose `mixing` is not read -> the shares of the models, [N, N].
+      pull: (w, u_i) -> what is added to the objective.
+      remembers: whether the server has `first` and `sizes`.
+
+    Raises:
+      ValueError: there are too many clients for N x N numbers.
+    """
     relations.check_number_of_pairs(num_clients, name)
 
+    def mix(server):
+        return server._replace(mixing=mixing(server))
+
     def init(key, graph):
-        models = jax.tree.map(lambda leaf: jnp.stack([leaf] * num_clients), model.init(key))
-        return MixingServer(models, mixing(models))
+        first = model.init(key)
+        models = jax.tree.map(lambda leaf: jnp.stack([leaf] * num_clients), first)
+        kept = (first, jnp.zeros(num_clients)) if remembers else ()
+        return mix(MixingServer(models, (), *kept))
 
     def download(server, i):
         return tree.mean(server.uploads, server.mixing[i])
 
     def local(u, w, data, key):
         def near_u(w, batch, key):
-            return model.objective(w, batch, key) + 0.5 * pull * tree.sq_dist(w, u)
+            return model.objective(w, batch, key) + pull(w, u)
 
         w, metrics = train(near_u, u, data.train, key)
         return w, w, metrics
 
-    def aggregate(server, cohort, uploads, key):
+    def learn(server, cohort, uploads):
         models = tree.put(server.uploads, cohort.ids, uploads)
-        return MixingServer(models, mixing(models))
+        sizes = jax.tree.map(lambda n: n.at[cohort.ids].set(cohort.weights), server.sizes)
+        return server._replace(uploads=models, sizes=sizes)
+
+    def aggregate(server, cohort, uploads, key):
+        return mix(learn(server, cohort, uploads))
 
     def admit(server, new_clients, graph, key):
         known, added = len(server.mixing), len(new_clients)
@@ -155,12 +188,13 @@ def _mixing_method(
             mean,
         )
         mixed = jnp.eye(known + added).at[:known, :known].set(server.mixing)
-        return MixingServer(models, mixed)
+        sizes = jax.tree.map(lambda n: jnp.pad(n, (0, added)), server.sizes)
+        return server._replace(uploads=models, mixing=mixed, sizes=sizes)
 
     def adapt_new_clients(server, cohort, uploads, key):
-        models = tree.put(server.uploads, cohort.ids, uploads)
-        rows = mixing(models)[cohort.ids]
-        return MixingServer(models, server.mixing.at[cohort.ids].set(rows))
+        server = learn(server, cohort, uploads)
+        rows = mixing(server)[cohort.ids]
+        return server._replace(mixing=server.mixing.at[cohort.ids].set(rows))
 
     server = Server.of_one(
         init,

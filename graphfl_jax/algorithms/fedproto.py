@@ -90,19 +90,8 @@ def fedproto(
     size = feature_size("fedproto", (*models, *unseen), inputs)
 
     def client(model):
-        def with_features(params, batch, key):
-            hidden = model.body(params["body"], batch.x)
-            return model.head(params["head"], hidden), hidden
-
         def local(prototypes, theta, data, key):
-            def near_prototypes(outputs, y):
-                outputs, hidden = outputs
-                apart = jnp.mean(jnp.square(hidden - prototypes.mean[y]), axis=1)
-                pull = jnp.where(prototypes.count[y] > 0, apart, 0.0)
-                return model.task.loss(outputs, y) + fedproto_lambda * pull
-
-            task = model.task._replace(loss=near_prototypes)
-            pulled = dataclasses.replace(model, task=task, train_forward=with_features)
+            pulled = near_means(model, prototypes, fedproto_lambda)
             theta, metrics = train(pulled.objective, theta, data.train, key)
             return theta, mean_features(model, theta, data.train, classes), metrics
 
@@ -137,6 +126,31 @@ def fedproto(
     )
     clients = tuple(map(client, (*models, *unseen)))
     return core.Algorithm(server, clients, needs=NEEDS)
+
+
+def near_means(
+    model: core.ClientModel, means: ClassMeans, weight: core.Array
+) -> core.ClientModel:
+    """A model whose features are pulled to the means of their classes in training.
+
+    Args:
+      model: of the client.
+      means: of the features; those of classes without examples do not pull.
+      weight: of the mean squared distance per feature, which is added to the loss.
+    """
+
+    def with_features(params, batch, key):
+        hidden = model.body(params["body"], batch.x)
+        return model.head(params["head"], hidden), hidden
+
+    def loss(outputs, y):
+        outputs, hidden = outputs
+        apart = jnp.mean(jnp.square(hidden - means.mean[y]), axis=1)
+        pull = jnp.where(means.count[y] > 0, apart, 0.0)
+        return model.task.loss(outputs, y) + weight * pull
+
+    task = model.task._replace(loss=loss)
+    return dataclasses.replace(model, task=task, train_forward=with_features)
 
 
 def empty(classes: int, size: int) -> ClassMeans:

@@ -25,7 +25,7 @@ from graphfl_jax.core import Algorithm, FederatedData
 from graphfl_jax.rounds import Group
 from graphfl_jax.wire import robust_means
 from graphfl_jax.wire.monotone import Monotone, guard, monotone
-from graphfl_jax.wire.updates import with_updates
+from graphfl_jax.wire.updates import floats_of, with_updates
 
 CENTRES = {
     "median": robust_means.median,
@@ -72,7 +72,9 @@ def with_defence(
     """
     if isinstance(defence, Monotone):
         first = algorithm.first_exchange(data, len(groups))
-        sizes = tuple(sum(leaf.size for leaf in jax.tree.leaves(u)) for u in first.uploads)
+        sizes = tuple(
+            jax.eval_shape(lambda u: floats_of(u)[0], upload).size for upload in first.uploads
+        )
         return guard(algorithm, defence, groups, sizes)
 
     def change(updates, sent, group):

@@ -66,6 +66,7 @@ and only the norm limits them. See docs/results/robustness.md.
 import dataclasses
 from typing import Annotated, Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from graphfl_jax import tree
@@ -74,7 +75,7 @@ from graphfl_jax.data import relations
 from graphfl_jax.data.sparse import SparseMatrix
 from graphfl_jax.rounds import Group
 from graphfl_jax.settings import Real
-from graphfl_jax.wire.updates import shorten
+from graphfl_jax.wire.updates import floats_of, shorten
 
 BROKEN = 2.0  # s of a client whose update is not finite
 NEVER = -1.0  # norm of the update of a client that has not been in a cohort
@@ -156,7 +157,7 @@ def guard(
       algorithm: the method; its server sends and receives models.
       defence: of `monotone`.
       groups: the clients of each architecture.
-      upload_sizes: d, the numbers in an upload of each architecture.
+      upload_sizes: d, the floats in an upload of each architecture.
     """
     server = algorithm.server
 
@@ -218,13 +219,15 @@ def _defend(defence, related, group, seen, cohort, untrained, uploads, *, averag
       untrained: what the clients would have uploaded untrained, every leaf [M, ...].
       averages: whether the server averages uploads.
     """
-    sent, _ = tree.as_matrix(untrained)  # [M, d]
-    received, back = tree.as_matrix(uploads)
+    sent, received = (  # [M, d], without integers
+        jax.vmap(lambda upload: floats_of(upload)[0])(rows) for rows in (untrained, uploads)
+    )
     seen, updates = _judge(defence, seen, related, group, cohort.ids, sent, received - sent)
     rejected = (seen.distrust > defence.threshold)[_places(group, cohort.ids)]
     updates = _without_rejected(updates, rejected, cohort.weights if averages else None)
     same = updates == received - sent
-    return seen, back(jnp.where(same, received, sent + updates))
+    changed = jnp.where(same, received, sent + updates)
+    return seen, jax.vmap(lambda upload, row: floats_of(upload)[1](row))(uploads, changed)
 
 
 def _judge(defence, seen, related, group, ids, sent, updates):

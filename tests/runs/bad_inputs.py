@@ -279,6 +279,9 @@ run @fl60 .eval.points=G,Q
 run @fl60 .client_chunk=-1
 run @cifar10 .data.examples=-1
 run @cifar10 .data.source=simulated .data.partition=iid .data.examples=5 -> data.clients=10
+run @cifar10:fedfomo .data.source=simulated .data.partition=iid .data.graph=own \
+.data.clients=1 .cohort_size=1 \
+-> algorithm.name=fedfomo sends models of other clients, and there is one
 run @fl60 .seed=-1
 run @fl60 .hparams.client_lr=-0.1
 run @fl60 .hparams.client_lr=nan
