@@ -31,7 +31,8 @@ from graphfl_jax.program import Program
 from graphfl_jax.rounds import Group, group_clients, message_bytes
 from graphfl_jax.testing.subject import assert_equal
 from graphfl_jax.trainers import sgd_trainer
-from graphfl_jax.wire.defences import median, with_defence
+from graphfl_jax.wire.defences import with_defence
+from graphfl_jax.wire.robust_means import median
 from tests.federations import two_clusters
 
 KEY = jax.random.key(8)

@@ -32,7 +32,8 @@ from graphfl_jax.runs.single import run_experiment
 from graphfl_jax.testing.subject import assert_equal
 from graphfl_jax.trainers import sgd_trainer
 from graphfl_jax.wire.attacks import Attackers, poison_with, with_attack_order
-from graphfl_jax.wire.defences import clip, median, with_defence
+from graphfl_jax.wire.defences import with_defence
+from graphfl_jax.wire.robust_means import clip, median
 from graphfl_jax.wire.upload_attacks import poisoning
 from tests.federations import small_config, two_clusters
 

@@ -318,7 +318,7 @@ run @fl60 --seeds=0 -> seeds=0 is not an integer of at least 1
 run @fl60 --report=abc -> report=abc is not true or false
 run @fl60 --seeds -> seeds has no value
 run @fl60 --out -> out has no value
-run @fl60 --lr=0.1 -> --lr is not a flag of run; perhaps hparams.client_lr
+run @fl60 --lr=0.1 -> --lr is not a flag of run; perhaps
 run @fl60 .lr=0.1 -> lr=0.1 is not a field; perhaps hparams.client_lr
 run @fl60 .learning_rate=0.1 -> learning_rate=0.1 is not a field; perhaps hparams.client_lr
 sweep VALIDATED --grid.lr=0.1 -> lr is not a field; perhaps hparams.client_lr

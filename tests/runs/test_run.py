@@ -163,7 +163,8 @@ def test_config_json_has_the_fields_that_are_read_and_no_others(runs):
     assert config["rounds"] == 4 and config["hparams"] == {"client_lr": 0.05}
     assert set(config["model"]) == {"name", "hidden"}
     assert config["algorithm"] == {"name": "fedavg"}
-    assert config["attack"] == config["defence"] == {"name": ""}
+    assert config["attack"] == {"name": ""}
+    assert config["defence"] == {"name": "", "veto": False}
 
 
 def test_scores_are_in_their_range_and_summarise_the_clients(good):
