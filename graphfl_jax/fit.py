@@ -394,7 +394,7 @@ def check_attendance(config: ConfigDict, algorithm: Algorithm) -> None:
 
 
 def _check_clock(config, algorithm):
-    """Checks the settings of the clock, and that a method without rounds has one."""
+    """Checks the settings of the clock, and those of a method that plans by it."""
     clock = config.clock
     if clock.get("wait_for", 0) > config.cohort_size:
         raise ValueError(

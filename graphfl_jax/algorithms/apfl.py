@@ -1,4 +1,4 @@
-"""APFL: each client mixes its own model with the server's, by a learned share.
+"""APFL: each client mixes a personal model with the server's, by a learned share.
 
 Deng, Kamani, Mahdavi. Adaptive Personalized Federated Learning. 2020.
 https://arxiv.org/abs/2003.13461
@@ -14,7 +14,7 @@ the right-hand sides from before the step, it takes
 
 P is alpha_i v_i + (1 - alpha_i) w, with the w that the client receives. G is w, and L is w_i.
 
-Departures: eta_alpha is a rate of its own; the paper has eta. v_i starts as the first model of
+Departures: eta_alpha is a further rate; the paper has eta. v_i starts as the first model of
 the client, so at that time P is G. w weights clients by their numbers of examples. The
 loss that a round reports and that an optimiser sees is F_i(w_i) + F_i(m_i). Public
 implementations take the gradient at v_i, mix the outputs, or replace v_i by the mixture after
@@ -41,7 +41,7 @@ def apfl(
     local_steps: int,
     batch_size: int | None,
     apfl_share: Annotated[
-        Array, Real("First share alpha of a client's own model in APFL.", high=1.0)
+        Array, Real("First share alpha of a client's personal model in APFL.", high=1.0)
     ] = 0.5,
     apfl_lr: Annotated[
         Array, Real("Learning rate of APFL's shares alpha; 0 keeps them as they start.")
@@ -85,6 +85,6 @@ def apfl(
 
 
 def mix(memory: dict, w: Params) -> Params:
-    """The mixture of a client's own model with another one, such as the received one."""
+    """The mixture of a client's personal model with another one, such as the received one."""
     share = memory["alpha"]
     return jax.tree.map(lambda v, w: share * v + (1.0 - share) * w, memory["v"], w)

@@ -18,7 +18,7 @@ Departures:
     first round, and it stays. Here a client uploads the mean of f(x) over its examples with
     each model that it receives, and zbar is the running mean over the cohorts of all rounds,
     weighted by the numbers of examples. The first round has no term with kappa.
-  * r starts at the client's own mean with the received model, and not at 0.
+  * r starts at the mean of the client's features with the received model, not at 0.
   * z_i and w have one optimiser. A fixed number of steps, on batches drawn with replacement.
 """
 

@@ -16,6 +16,7 @@ its own mu. The weights and the directions of relations are not read. A new clie
 the mean of the models of its related known clients, or where it has none of all of them.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -33,7 +34,7 @@ NEEDS = Needs(relations=True)
 
 
 class RelatedModels(NamedTuple):
-    """The state of FedU's server."""
+    """The models of all clients, and who is related."""
 
     models: Params  # w_i, [N, ...]
     related: Array | SparseMatrix  # a_ij, [N, N]
@@ -48,17 +49,7 @@ def fedu(
 ) -> Algorithm:
     """Builds FedU. A message and an upload are one model each."""
 
-    def init(key, graph):
-        related = relations.adjacency(graph)
-        number = relations.num_clients(graph)
-        models = jax.tree.map(lambda leaf: jnp.stack([leaf] * number), model.init(key))
-        return RelatedModels(models, related)
-
-    def local(w_i, memory, data, key):
-        v_i, metrics = train(model.objective, w_i, data.train, key)
-        return memory, v_i, metrics
-
-    def aggregate(server, cohort, uploads, key):
+    def mix(server, cohort, uploads, key):
         models = tree.put(server.models, cohort.ids, uploads)
         sums, degrees = sums_over_related(server.related, models), degrees_of(server.related)
 
@@ -66,24 +57,49 @@ def fedu(
             number = degrees.reshape([-1] + [1] * (v.ndim - 1))
             return v - fedu_mu * (number * v - total)
 
-        moved = tree.take(jax.tree.map(pulled, models, sums), cohort.ids)
-        return server._replace(models=tree.put(models, cohort.ids, moved))
+        return tree.take(jax.tree.map(pulled, models, sums), cohort.ids)
+
+    return mixing_method(model, train, mix, NEEDS)
+
+
+def mixing_method(
+    model: ClientModel, train: Train, mix: Callable, needs: Needs, **functions: Any
+) -> Algorithm:
+    """A method in which each client has a model, and the models of a round are mixed.
+
+    Args:
+      mix: (`RelatedModels`, cohort, trained models [M, ...], key) -> the next ones, [M, ...].
+      needs: of the method.
+      **functions: other fields of `core.Server`.
+    """
+
+    def init(key, graph):
+        number = relations.num_clients(graph)
+        models = jax.tree.map(lambda leaf: jnp.stack([leaf] * number), model.init(key))
+        return RelatedModels(models, relations.adjacency(graph))
+
+    def local(w_i, memory, data, key):
+        v_i, metrics = train(model.objective, w_i, data.train, key)
+        return memory, v_i, metrics
+
+    def put(server, cohort, models):
+        return server._replace(models=tree.put(server.models, cohort.ids, models))
 
     def admit(server, new_clients, graph, key):
         related = relations.adjacency(graph)
         return RelatedModels(with_new_models(related, server.models, new_clients), related)
 
-    def adapt_new_clients(server, cohort, uploads, key):
-        return server._replace(models=tree.put(server.models, cohort.ids, uploads))
-
     server = Server.of_one(
         init,
         lambda server, i: tree.take(server.models, i),
-        aggregate,
+        lambda server, cohort, uploads, key: put(
+            server, cohort, mix(server, cohort, uploads, key)
+        ),
         admit=admit,
-        adapt_new_clients=adapt_new_clients,
+        adapt_new_clients=lambda server, cohort, uploads, key: put(server, cohort, uploads),
+        **functions,
     )
-    return Algorithm(server, (Client(model, local),), needs=NEEDS)
+    return Algorithm(server, (Client(model, local),), needs=needs)
 
 
 def sums_over_related(related: Array | SparseMatrix, rows: Any) -> Any:

@@ -25,15 +25,14 @@ directions and the weights of relations are not read. A new client begins with t
 related clients' models, or where it has none of all models.
 """
 
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
-from graphfl_jax import tree
-from graphfl_jax.algorithms.fedu import degrees_of, with_new_models
+from graphfl_jax.algorithms.fedu import degrees_of, mixing_method
 from graphfl_jax.algorithms.method import facts
-from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Needs, Params, Server
+from graphfl_jax.core import Algorithm, Array, ClientModel, Needs
 from graphfl_jax.data import relations
 from graphfl_jax.data.sparse import SparseMatrix
 from graphfl_jax.settings import Real
@@ -41,13 +40,6 @@ from graphfl_jax.trainers import Train
 
 NEEDS = Needs(relations=True)
 Share = Annotated[Array, Real("Share s of the average in a client's next model.", high=1.0)]
-
-
-class Peers(NamedTuple):
-    """The models of all clients, and who can send to whom."""
-
-    models: Params  # x_i, [N, ...]
-    related: Array | SparseMatrix  # [N, N] of 0 and 1
 
 
 @facts(needs=NEEDS)
@@ -74,14 +66,13 @@ def gossip(
         both_drawn = (cohort_size - 1) / max(num_clients - 1, 1)
         return both_drawn * degrees_of(relations.adjacency(graph))
 
-    return _averaging(model, train, num_clients, gossip_share, weights, messages, NEEDS)
+    return _averaging(model, train, gossip_share, weights, messages, NEEDS)
 
 
 def gossip_pairs(
     model: ClientModel,
     train: Train,
     *,
-    num_clients: int,
     cohort_size: int,
     gossip_share: Share = 1.0,
 ) -> Algorithm:
@@ -94,43 +85,19 @@ def gossip_pairs(
         number = relations.num_clients(graph)
         return jnp.full(number, 2 * (cohort_size // 2) / cohort_size)
 
-    return _averaging(model, train, num_clients, gossip_share, weights, messages, Needs())
+    return _averaging(model, train, gossip_share, weights, messages, Needs())
 
 
-def _averaging(model, train, num_clients, share, weights, messages, needs):
+def _averaging(model, train, share, weights, messages, needs):
     """The method in which the models of a round are averaged by the rows of weights [M, M]."""
 
-    def init(key, graph):
-        models = jax.tree.map(lambda leaf: jnp.stack([leaf] * num_clients), model.init(key))
-        return Peers(models, relations.adjacency(graph))
-
-    def local(x_i, memory, data, key):
-        v_i, metrics = train(model.objective, x_i, data.train, key)
-        return memory, v_i, metrics
-
-    def aggregate(peers, cohort, uploads, key):
+    def mix(peers, cohort, uploads, key):
         shares = weights(peers, cohort, key)
-        mixed = jax.tree.map(
+        return jax.tree.map(
             lambda v: (1.0 - share) * v + share * jnp.tensordot(shares, v, 1), uploads
         )
-        return peers._replace(models=tree.put(peers.models, cohort.ids, mixed))
 
-    def admit(peers, new_clients, graph, key):
-        related = relations.adjacency(graph)
-        return Peers(with_new_models(related, peers.models, new_clients), related)
-
-    def adapt_new_clients(peers, cohort, uploads, key):
-        return peers._replace(models=tree.put(peers.models, cohort.ids, uploads))
-
-    server = Server.of_one(
-        init,
-        lambda peers, i: tree.take(peers.models, i),
-        aggregate,
-        admit=admit,
-        adapt_new_clients=adapt_new_clients,
-        messages=messages,
-    )
-    return Algorithm(server, (Client(model, local),), needs=needs)
+    return mixing_method(model, train, mix, needs, messages=messages)
 
 
 def edges_within(related: Array | SparseMatrix, ids: Array) -> Array:

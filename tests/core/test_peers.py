@@ -131,7 +131,7 @@ def test_traffic_of_gossip_is_a_model_along_each_edge():
         algorithm = gossip(MODEL, no_train, num_clients=N, cohort_size=size)
         ((down, up),) = message_bytes(algorithm, data)
         np.testing.assert_allclose([down, up], [one * number] * 2, rtol=1e-6)
-    pairs = gossip_pairs(MODEL, no_train, num_clients=N, cohort_size=4)
+    pairs = gossip_pairs(MODEL, no_train, cohort_size=4)
     assert message_bytes(pairs, data) == [(one, one)]
 
 
