@@ -11,12 +11,15 @@ differ in one value, which is the next lower or higher one. It goes on from the 
 it has tried, until no neighbour is better by 1e-4 of it, so that the best value is never at
 the edge of a grid. The order is that of `graphfl sweep`: by the validation score at P, and
 among equal scores by the validation loss. If all runs diverge, all values become lower. A line
-names each move. With --methods=all, a warning names the methods that do not fit.
+names each move. --methods=all is all methods that fit, and a warning names the others;
+--methods=missing is those of them that have no kept results.
 
 OUT/METHOD/trials.jsonl gets a line for each run when it ends. The same command with the same
 --out continues, and does not repeat these runs; those of other code need --accept_changes. At
 the end search.json has for each method the path, the scores and losses of all points, and the
-choice, and search.md the choices.
+choice, and search.md the choices. With --keep, each method's result is kept in
+experiments/searched when its search has ended, and its rates become those of the configuration;
+search.json and search.md then have all methods that are kept.
 """
 
 import time
@@ -30,7 +33,9 @@ from graphfl_jax.commands.common.command_line import FLAGS, launch
 from graphfl_jax.commands.common.configuration import refuse_overrides
 from graphfl_jax.commands.common.text_tables import say
 
-flags.DEFINE_list("methods", [ALL], "Methods of the configuration; all is every one that fits.")
+flags.DEFINE_list(
+    "methods", [ALL], "Methods of the configuration; all that fit, or the missing ones of them."
+)
 flags.DEFINE_integer("seeds", None, "Runs of a point; by default the search's.", lower_bound=1)
 flags.DEFINE_integer("moves", 12, "Largest number of moves of a search.", lower_bound=0)
 flags.DEFINE_integer(
@@ -48,12 +53,16 @@ def main() -> int:
     refuse_overrides({"seed": "the runs have the seeds 0, 1, ... of --seeds"})
     design, out = design_of_flags(), Path(FLAGS.out)
     plans, left_out = fitting(design)
-    rows = [searched(plan, out / plan.method) for plan in plans]
-    results = {"searched": rows, "left_out": left_out}
-    pages.write_results(out, "search", results, text_of(rows), since=started)
+    results = {"searched": [], "left_out": left_out}
+    for plan in plans:
+        row = searched(plan, out / plan.method)
+        if FLAGS.keep and row["ended"]:
+            results = keep({"searched": [row], "left_out": left_out}, design)
+        elif not FLAGS.keep:
+            results["searched"].append(row)
+    text = text_of(results["searched"])
+    pages.write_results(out, "search", results, text, since=started)
     say(f"{out}/search.md and .json")
-    if FLAGS.keep:
-        keep(Path(FLAGS.config).stem, results, design)
     return 0
 
 

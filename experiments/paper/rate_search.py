@@ -36,7 +36,7 @@ KEPT_RESULTS = Path(__file__).parents[1] / "searched"
 TUNED, SEARCHED = (
     Path(configs.__file__).with_name(name) for name in ("tuned.json", "searched.json")
 )
-ALL = "all"
+ALL, MISSING = "all", "missing"  # values of --methods
 GAIN = 1e-4
 KEPT = ("point", "runs", "validation", "sd_seeds", "loss")  # of a row; test scores are not
 
@@ -71,28 +71,35 @@ def design_of_flags() -> dict:
             f"{', '.join(designs)}, or use graphfl sweep"
         )
     check_list("methods", FLAGS.methods)
-    if FLAGS.methods != [ALL]:
+    if FLAGS.methods not in ([ALL], [MISSING]):
         check_names("methods", FLAGS.methods, configs.methods())
     design = designs[Path(path).stem]
     starts = searches["starts"][design["starts"]]
     starts |= {ALL: starts[ALL] | design.get("start", {})}
-    return design | {"starts": starts, "printed": searches["printed"]}
+    return design | {
+        "name": Path(path).stem,
+        "starts": starts,
+        "printed": searches["printed"],
+    }
 
 
 def fitting(design: dict) -> tuple[list[Plan], dict[str, str]]:
-    """The searches of all methods, and why methods are left out if all are asked for.
+    """The searches of --methods, and why unnamed methods are left out.
 
     Raises:
       ValueError: a method that is named does not fit, or none does.
     """
     plans, left_out = [], {}
-    every = FLAGS.methods == [ALL]
+    every = FLAGS.methods in ([ALL], [MISSING])
     names = list(configs.methods()) if every else FLAGS.methods
     if every:
         same = design.get("rates_of", {})
         left_out = {method: f"it has the rates of {other}" for method, other in same.items()}
         names = [method for method in names if method not in left_out]
-    last = names[-1]
+    if FLAGS.methods == [MISSING]:
+        kept = {row["method"] for row in kept_results(design["name"])["searched"]}
+        names = [method for method in names if method not in kept]
+    last = names[-1] if names else ""
     for method in names:
         try:
             plan = plan_of(method, design)
@@ -241,19 +248,27 @@ def point_text(point: Point) -> str:
     return ", ".join(f"{field.removeprefix('hparams.')} {value:g}" for field, value in items)
 
 
-def keep(name: str, results: dict, design: dict) -> None:
+def kept_results(name: str) -> dict:
+    """What is kept of the searches of a configuration."""
+    file = KEPT_RESULTS / f"{name}.json"
+    if not file.exists():
+        return {"searched": [], "left_out": {}}
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def keep(results: dict, design: dict) -> dict:
     """Keeps the results of a search, and gives its rates to the configuration.
 
     Results and rates of other methods stay as they are.
 
     Args:
-      name: of the configuration.
       results: what search.json says.
-      design: the entry of `SEARCHES`.
+      design: of `design_of_flags`.
+
+    Returns:
+      All results that are kept.
     """
-    file, before = KEPT_RESULTS / f"{name}.json", {"searched": [], "left_out": {}}
-    if file.exists():
-        before = json.loads(file.read_text(encoding="utf-8"))
+    name, before = design["name"], kept_results(design["name"])
     rows = {row["method"]: row for row in before["searched"] + results["searched"]}
     order = [method for method in configs.methods() if method in rows]
     left_out = before["left_out"] | results["left_out"]
@@ -261,12 +276,13 @@ def keep(name: str, results: dict, design: dict) -> None:
         "searched": [rows[method] for method in order],
         "left_out": {method: why for method, why in left_out.items() if method not in rows},
     }
-    write_json(file, kept)
+    write_json(KEPT_RESULTS / f"{name}.json", kept)
     rates = rates_of(kept, design.get("rates_of", {}))
     for path, content in ((TUNED, rates), (SEARCHED, sorted(rates))):
         write_text(
             path, as_lines(json.loads(path.read_text(encoding="utf-8")) | {name: content})
         )
+    return kept
 
 
 def as_lines(contents: dict) -> str:

@@ -30,6 +30,20 @@ TUNED = json.loads(Path(__file__).with_name("tuned.json").read_text())
 SEARCHED = json.loads(Path(__file__).with_name("searched.json").read_text())
 
 
+def searched(
+    name: str, otherwise: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
+    """Floats of ``hparams`` by method: those that a search chose, and others where it did not.
+
+    Args:
+      name: of the search, see `SEARCHED`.
+      otherwise: floats of methods.
+    """
+    chosen = TUNED.get(name, NOTHING)
+    names = dict.fromkeys([*otherwise, *chosen])
+    return {method: {**otherwise.get(method, {}), **chosen.get(method, {})} for method in names}
+
+
 def methods() -> dict[str, dict[str, Any]]:
     """The values of fields that make each method, by its name: all algorithms and variants.
 

@@ -18,6 +18,7 @@ def get_config(method="fedavg"):
     return image_sets.configure(
         method,
         "chest_xray",
+        rates="cifar10",
         data__clients=8,
         cohort_size=8,
         local_steps=20,

@@ -14,4 +14,4 @@ from graphfl_jax.configs import image_sets
 
 def get_config(method="fedavg"):
     """The configuration of a method of `base.methods`."""
-    return image_sets.configure(method, "cifar10", local_steps=78)
+    return image_sets.configure(method, "cifar10", rates="cifar10", local_steps=78)

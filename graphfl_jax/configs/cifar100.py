@@ -14,4 +14,6 @@ from graphfl_jax.configs import image_sets
 
 def get_config(method="fedavg"):
     """The configuration of a method of `base.methods`."""
-    return image_sets.configure(method, "cifar100", local_steps=78, data__classes_per_client=20)
+    return image_sets.configure(
+        method, "cifar100", rates="cifar10", local_steps=78, data__classes_per_client=20
+    )

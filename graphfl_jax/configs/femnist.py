@@ -14,5 +14,11 @@ from graphfl_jax.configs import image_sets
 def get_config(method="fedavg"):
     """The configuration of a method of `base.methods`."""
     return image_sets.configure(
-        method, "femnist", local_steps=20, batch_size=20, rounds=200, eval_every=20
+        method,
+        "femnist",
+        rates="fashion_mnist",
+        local_steps=20,
+        batch_size=20,
+        rounds=200,
+        eval_every=20,
     )

@@ -1,7 +1,7 @@
 """What the configurations of Fashion-MNIST, CIFAR-10, CIFAR-100 and ChestX-ray14 share.
 
-The learning rates were chosen by validation for the methods of the pFedGAT paper, see
-docs/developer/decisions.md. The others were not searched.
+The learning rates are those of the searches of Fashion-MNIST and CIFAR-10, see
+docs/results/rates.md. Methods whose search has not ended have `METHODS`.
 """
 
 from ml_collections import ConfigDict
@@ -43,11 +43,15 @@ SETTINGS = base.CLIPPED | {
 }
 
 
-def configure(method: str, data: str, **settings) -> ConfigDict:
+def configure(method: str, data: str, *, rates: str, **settings) -> ConfigDict:
     """The configuration of a method on one of the data sets.
 
     Names of further settings have __ for the dots.
+
+    Args:
+      rates: the data set in whose search the rates were chosen.
     """
+    tuned = base.searched(rates, otherwise=METHODS)
     dotted = {name.replace("__", "."): value for name, value in settings.items()}
     dotted |= PAPER.get(method, {})
-    return base.configure(method, data, tuned=METHODS, settings=SETTINGS | dotted)
+    return base.configure(method, data, tuned=tuned, settings=SETTINGS | dotted)

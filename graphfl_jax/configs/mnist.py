@@ -15,4 +15,4 @@ from graphfl_jax.configs import image_sets
 
 def get_config(method="fedavg"):
     """The configuration of a method of `base.methods`."""
-    return image_sets.configure(method, "mnist", local_steps=94)
+    return image_sets.configure(method, "mnist", rates="fashion_mnist", local_steps=94)

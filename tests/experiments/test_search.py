@@ -118,6 +118,12 @@ def test_a_method_that_does_not_fit_is_left_out_of_all_and_refused_by_name(monke
     assert [plan.method for plan in plans] == ["fedavg"]
     assert left_out.pop("fedavg-gn") == "it has the rates of fedavg"
     assert left_out == {name: f"{name} needs labels" for name in ("unfit", "unfit-too")}
+    kept = {"searched": [{"method": "fedavg"}]}
+    monkeypatch.setattr(search, "kept_results", lambda name: kept)
+    monkeypatch.setattr(search, "FLAGS", types.SimpleNamespace(methods=["missing"]))
+    with pytest.warns(RuntimeWarning, match="^unfit(-too)? is left out: unfit"):
+        plans, _ = search.fitting({"name": "fl60"})
+    assert [plan.method for plan in plans] == ["fedavg-gn"]
     monkeypatch.setattr(search, "FLAGS", types.SimpleNamespace(methods=["fedavg", "unfit"]))
     with pytest.raises(ValueError, match="^unfit needs labels$"):
         search.fitting({})
@@ -158,9 +164,10 @@ def test_kept_results_replace_those_of_the_same_methods(tmp_path, monkeypatch):
         ]
         return {"searched": rows, "left_out": dict.fromkeys(left_out, "why")}
 
-    design = {"rates_of": {"cfl": "fedavg"}}
-    search.keep("a", results(["sfl", "ditto"], local=0.1, fedavg=0.2), design)
-    search.keep("a", results([], local=0.3, ditto=0.4), design)
+    design = {"name": "a", "rates_of": {"cfl": "fedavg"}}
+    search.keep(results(["sfl", "ditto"], local=0.1, fedavg=0.2), design)
+    everything = search.keep(results([], local=0.3, ditto=0.4), design)
+    assert everything == search.kept_results("a")
     kept = json.loads((tmp_path / "a.json").read_text())
     chosen = {row["method"]: row["chosen"]["hparams.client_lr"] for row in kept["searched"]}
     assert chosen == {"fedavg": 0.2, "local": 0.3, "ditto": 0.4}
