@@ -13,6 +13,10 @@ malicious clients among a benign client's neighbours. Intervals are 95 % confide
 the mean over seeds by Student's t. --simple_tuning adds each method with Simple-Tuning: clients
 train new heads before the predictor is scored.
 
+--veto adds each method with defence.veto, and a table of the bound: how much worse the benign
+clients score than the same clients do in the better of the run without attackers and of local
+training, the method `local`. It is in points for accuracy, and in % for errors.
+
 --defences=none,clip,monotone trains each method with each of these defences that it can have;
 a warning names the others. With --best_defences, the tables keep one defence of each method:
 that with the fewest diverged runs, and of equal ones that with the best mean validation score
@@ -65,6 +69,7 @@ from graphfl_jax.wire.defences import DEFENCES, DoesNotFit
 
 # Simple-Tuning with ten epochs, as its authors train.
 SIMPLE_TUNING = {"tuning.part": "new_head", "tuning.epochs": 10}
+ALONE = ("local", "")  # method and attack of runs without attackers
 
 flags.DEFINE_list("attacks", ["poisoning"], f"Attacks, of {', '.join(ATTACKS)}.")
 flags.DEFINE_list("ratios", "0,0.1,0.2,0.3,0.4,0.5", "Shares of malicious clients; adds 0.")
@@ -79,6 +84,7 @@ flags.DEFINE_list(
 flags.DEFINE_bool("best_defences", False, "Keep the best of --defences for each method.")
 flags.DEFINE_list("keep", [], "METHOD+DEFENCE, kept beside the best with --best_defences.")
 flags.DEFINE_list("choose_at", [], "Shares of --ratios that choose the defence; empty: all.")
+flags.DEFINE_bool("veto", False, "Add every method with the veto of its clients.")
 flags.DEFINE_bool("simple_tuning", False, "Add every method with Simple-Tuning.")
 flags.DEFINE_string("out", "runs/robustness", "Output folder, with a cache of runs.")
 
@@ -167,6 +173,8 @@ def check_flags() -> None:
         "attack.name": "--attacks replaces it",
         "hparams.attack_ratio": "--ratios replaces it",
     }
+    if FLAGS.veto:
+        replaced["defence.veto"] = "--veto adds it"
     if FLAGS.defences:
         replaced["defence.name"] = "--defences replaces it"
     refuse_overrides(replaced)
@@ -227,6 +235,8 @@ def play_rows(
 ) -> list[dict]:
     """`robustness_row` with ``attack``, ``method``, ``ratio`` and ``undefended``, of all plans.
 
+    With --veto, `clean_runs` has those of the method `local` too.
+
     Args:
       ratios: in ascending order, with 0 where `clean_runs` has no runs.
       clean_runs: runs without attackers, which are added.
@@ -234,6 +244,11 @@ def play_rows(
     rows, seeds = [], list(range(FLAGS.seeds))
     with progress_bar("methods") as bar:
         task = bar.add_task("methods", total=len(plans))
+        if FLAGS.veto and ALONE not in clean_runs:
+            bar.update(task, description="local")
+            config, _ = configure_point({"algorithm": "local"})
+            config = change(config, {"eval_every": config.rounds})
+            clean_runs[ALONE] = cached_runs(config, seeds, cache, at_once=FLAGS.at_once)
         for attack, undefended, method, config in plans:
             bar.update(task, description=f"{method}, {attack}")
             config = change(config, {"eval_every": config.rounds})  # only final scores count
@@ -247,7 +262,9 @@ def play_rows(
                 attacked = [next(runs) for _ in seeds] if ratio in new else clean_runs[key]
                 clean = clean_runs.setdefault(key, attacked)  # with 0, which comes first
                 names = {"attack": attack, "method": method, "ratio": ratio}
-                row = robustness_statistics.robustness_row(attacked, clean)
+                row = robustness_statistics.robustness_row(
+                    attacked, clean, clean_runs.get(ALONE)
+                )
                 rows.append(names | {"undefended": undefended} | row)
             bar.advance(task)
     return rows
@@ -262,17 +279,20 @@ def plans_of_flags() -> list[Plan]:
     tunings = {"": {}}
     if FLAGS.simple_tuning:
         tunings["+simple-tuning"] = SIMPLE_TUNING
+    vetoes = {"": {}} | ({"+veto": {"defence.veto": True}} if FLAGS.veto else {})
     defences = {} if FLAGS.defences else {"": {}}
     for name in FLAGS.defences:
         suffix, value = ("", "") if name == "none" else (f"+{name}", name)
         defences[suffix] = {"defence.name": value}
     plans, unread = [], []
-    for attack, method, tuning, defence in itertools.product(
-        FLAGS.attacks, FLAGS.methods, tunings, defences
+    for attack, method, tuning, veto, defence in itertools.product(
+        FLAGS.attacks, FLAGS.methods, tunings, vetoes, defences
     ):
         point = {"algorithm": method, "attack.name": attack}
-        config, ignored = configure_point(point | tunings[tuning] | defences[defence])
-        plans.append(Plan(attack, method + tuning, method + tuning + defence, config))
+        parts = tunings[tuning] | vetoes[veto] | defences[defence]
+        config, ignored = configure_point(point | parts)
+        undefended = method + tuning + veto
+        plans.append(Plan(attack, undefended, undefended + defence, config))
         unread.append(ignored)
     for field in set.intersection(*map(set, unread)):
         raise ValueError(

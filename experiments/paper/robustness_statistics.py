@@ -10,8 +10,13 @@ from graphfl_jax.metrics import mean_loss, rank
 from graphfl_jax.runs.results import NEIGHBOURS
 
 
-def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
+def robustness_row(
+    runs: list[dict], clean: list[dict], alone: list[dict] | None = None
+) -> dict:
     """Statistics of attacked runs at G, L and P, beside clean ones with the same seeds.
+
+    Args:
+      alone: runs of local training with the same seeds; without them there is no bound.
 
     Returns, in the printed unit:
       ``metric``, ``unit``, ``higher_is_better``, the numbers of ``seeds``, of ``attackers`` and
@@ -21,7 +26,9 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
       ``benign`` and ``all``, mean scores of benign and of all clients; ``loss``, how much worse
       the clients that are benign in a run score than in the clean run; ``increase``, the same
       in % of their score in the clean run, if lower scores are better; and ``success`` of a
-      backdoor in %. ``points`` is None if a run diverged or has no benign clients; without
+      backdoor in %; and, with `alone`, ``bound``, how much worse the benign clients score than
+      in the better of the clean run and local training at P, which is in % if lower scores are
+      better. ``points`` is None if a run diverged or has no benign clients; without
       ``loss`` and ``increase`` if only a clean run diverged.
       ``neighbours`` has the ``loss`` at each point of the benign clients with each of
       `NEIGHBOURS` as their share of malicious neighbours, where there are such clients and
@@ -52,6 +59,9 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
         point: _scores_at(point, runs, clean if with_loss else [None] * len(runs), sign)
         for point in POINTS
     }
+    if alone is not None and with_loss and not any(map(diverged, alone)):
+        for point, scores in row["points"].items():
+            scores["bound"] = over_seeds(_bounds(point, runs, clean, alone, sign))
     if with_loss:
         row["neighbours"] = _by_neighbours(runs, clean, sign)
     for kind in ("honest", "malicious"):
@@ -78,6 +88,17 @@ def _scores_at(point, runs, clean, sign):
         if attack["success"]:
             values["success"].append(100 * attack["success"][point])
     return {name: over_seeds(seeds) for name, seeds in values.items() if seeds}
+
+
+def _bounds(point, runs, clean, alone, sign):
+    """For each seed, how much worse benign clients score than clean or alone at P."""
+    bounds = []
+    for run, *others in zip(runs, clean, alone, strict=True):
+        ids, now = run["attack"]["ids"], run["attack"]["benign"][point]["mean"]
+        before = [other["scores"]["final"]["P"]["per_client"] for other in others]
+        means = [np.delete(scores, ids).mean() for scores in before]
+        bounds.append(sign * (max(means) - now) if sign > 0 else 100 * (now / min(means) - 1))
+    return bounds
 
 
 def _by_neighbours(runs, clean, sign):
@@ -192,6 +213,8 @@ def robustness_tables(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
         "loss": f"{loss}, {unit}",
         "increase": f"increase of the {metric} of benign clients at P, %",
         "success": "success at P, % of benign clients' triggered images",
+        "bound": "benign clients at P below the better of the clean run and local training, "
+        + ("points" if rows[0]["higher_is_better"] else "%"),
     }
     # By title: (row, method, statistic of `over_seeds` or None) of each cell.
     tables = {

@@ -115,6 +115,19 @@ def test_without_benign_clients_or_with_a_diverged_run_there_is_no_score():
     assert robustness_row([run([0.1, 0.1, 0.1], [0, 1, 2])] * 2, CLEAN)["points"] is None
 
 
+def test_the_bound_is_the_better_of_the_clean_run_and_local_training():
+    """In the first run client 0 attacks, in the second client 1."""
+    alone = [run([0.1, 0.9, 0.8]), run([0.5, 0.0, 0.6])]
+    scores = robustness_row(ATTACKED, CLEAN, alone)["points"]["P"]
+    # Alone 0.85 and clean 0.75, then alone 0.55 and clean 0.75; attacked 0.65 in both.
+    assert scores["bound"]["seeds"] == pytest.approx([20.0, 10.0])
+    errors = [run([0.1, 0.5, 0.7], [0], higher=False)]
+    clean, alone = ([run(e, higher=False)] for e in ([0.9, 0.4, 0.6], [0.9, 0.4, 0.4]))
+    scores = robustness_row(errors, clean, alone)["points"]["P"]
+    assert scores["bound"]["seeds"] == pytest.approx([50.0])  # 0.6 is half more than 0.4
+    assert "bound" not in robustness_row(errors, clean)["points"]["P"]
+
+
 def test_scores_are_shown_without_losses_if_only_a_clean_run_diverged():
     broken = [CLEAN[0] | {"diverged": True, "scores": None}, CLEAN[1]]
     row = robustness_row(RELATED, broken)
