@@ -123,6 +123,7 @@ def test_a_round_has_those_who_are_up_at_its_number(tmp_path):
         assert float(jnp.sum(cohort.weights > 0)) == len(there)
 
 
+@pytest.mark.slow
 def test_an_edited_trace_is_read_again_and_is_not_resumed(tmp_path):
     file, out = tmp_path / "trace.csv", tmp_path / "run"
     names = federation().clients
@@ -228,14 +229,8 @@ def test_a_share_of_epochs_ends_within_one():
     np.testing.assert_allclose(metrics["loss"], np.mean(losses), rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param("fedrep", marks=pytest.mark.slow),
-        pytest.param("perfedavg", marks=pytest.mark.slow),
-        "scaffold",
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedrep", "perfedavg", "scaffold"])
 def test_with_one_step_each_a_run_is_that_of_one_local_step(method):
     """All clients are stragglers of one step; FedRep trains each part for one step."""
     fields = {"rounds": 2, "eval_every": 2, "hparams.client_lr": 0.1}

@@ -111,6 +111,7 @@ def test_clients_take_as_many_steps_as_fit_before_the_deadline():
 CONFIG = small_config("fedavg", clock__name="devices", rounds=4, eval_every=2)
 
 
+@pytest.mark.slow
 def test_results_have_the_seconds_of_all_rounds(tmp_path):
     """Each round takes as long as its slowest client, with the bytes of a message and an
     upload. A run in two parts has the same."""

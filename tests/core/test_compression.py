@@ -160,6 +160,7 @@ def test_clients_compress_with_keys_of_their_own():
 CONFIG = small_config("fedavg", rounds=4, compression__name="top_k")
 
 
+@pytest.mark.slow
 def test_results_have_the_bytes_that_are_sent_with_the_share_of_each_run(tmp_path):
     """All runs have one kept program, with which their bytes are not kept."""
 
@@ -179,7 +180,8 @@ def test_results_have_the_bytes_that_are_sent_with_the_share_of_each_run(tmp_pat
         assert traffic(share)["up_bytes"] == round(kept * (32 + place) / 8)
 
 
-@pytest.mark.parametrize("feedback", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("feedback", [False, True])
 def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(tmp_path, feedback):
     fields = {"compression.name": "random_k", "compression.feedback": feedback}
     config = change(CONFIG, fields | {"hparams.compression_share": 0.3, "eval_every": 2})

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from graphfl_jax.build import build_experiment
 from graphfl_jax.core import Cohort
@@ -101,6 +102,7 @@ def test_the_server_learns_as_in_a_simulation_of_events():
     assert {0, 1, 2} <= set(staleness)
 
 
+@pytest.mark.slow
 def test_with_one_client_at_a_time_the_server_steps_to_each_model():
     """Nothing is stale, and with eta_g = 1 the server takes the model of the client."""
     config = small_config(

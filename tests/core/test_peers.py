@@ -135,6 +135,7 @@ def test_traffic_of_gossip_is_a_model_along_each_edge():
     assert message_bytes(pairs, data) == [(one, one)]
 
 
+@pytest.mark.slow
 def test_new_peers_begin_with_the_mean_of_related_ones():
     """Client 5 is related to 0 and 6, of which 6 is new too; client 6 is related to 5 alone."""
     graph = relations.from_edges(N, [(0, 1), (0, 5), (2, 5), (5, 6)])

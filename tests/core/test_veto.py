@@ -65,18 +65,19 @@ def test_a_client_starts_from_the_better_model_and_predicts_with_it():
     experiment = experiment_of("fedavg", hparams__veto_margin=0.0)
     client, data = client_and_data(experiment)
     model, key = client.model, jax.random.key(5)
+    local = jax.jit(lambda message, held: client.local(message, held, data, key))
     good = model.init(jax.random.key(1))
     for _ in range(20):  # a model that the client's examples have trained
-        good = client.local(good, client.enroll(good, key), data, key)[1]
+        good = local(good, client.enroll(good, key))[1]
     held = client.enroll(good, key)
     assert_equal(held.alone, model.init(jax.random.fold_in(key, ALONE)))
     bad = shifted(good, 30.0)
-    after_good, upload_good, metrics = client.local(good, held, data, key)
-    after_bad, upload_bad, other = client.local(bad, held, data, key)
+    after_good, upload_good, metrics = local(good, held)
+    after_bad, upload_bad, other = local(bad, held)
     assert float(metrics["vetoed"]) == 0 and float(other["vetoed"]) == 1
     assert_equal(after_good.alone, after_bad.alone)
     # The upload is trained from the client's own model, and not from what it got.
-    (_, from_alone, _) = client.local(after_bad.alone, held, data, key)
+    (_, from_alone, _) = local(after_bad.alone, held)
     assert_equal(upload_bad, from_alone)
     assert mean_loss(model, upload_bad, data.val) < mean_loss(model, bad, data.val)
     for message, expected in ((good, good), (bad, after_bad.alone)):

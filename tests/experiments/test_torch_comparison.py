@@ -129,6 +129,7 @@ def test_networks_for_images_are_those_of_jax(torch_player, jax_rounds, case, va
     assert 0 < differences["server"] <= (4 * 6) ** -0.5  # of a round of 24 images
 
 
+@pytest.mark.slow
 def test_another_pooling_is_not_timed(torch_player, jax_rounds):
     def mean_pooling(player, start):
         module = player.clients.module

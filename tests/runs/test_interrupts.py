@@ -15,6 +15,7 @@ from graphfl_jax.commands.common import interrupts
 from tests.commands import ENVIRONMENT, ROOT, command, small_words
 
 BOTH = {signal.SIGINT: 130, signal.SIGTERM: 143}
+EITHER = [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 TIMEOUT = 120  # seconds
 # A parent that ignores SIGINT, as a shell's background job does, would pass that on.
 AS_IN_A_TERMINAL = """
@@ -128,7 +129,7 @@ def test_the_installed_command_is_interrupted_while_it_imports(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"graphfl"}
 
 
-@pytest.mark.parametrize("number", BOTH)
+@pytest.mark.parametrize("number", EITHER)
 def test_a_compiled_program_is_interrupted(tmp_path, number):
     """It does not return to Python, whose handlers would wait for ever."""
     (tmp_path / "script.py").write_text(IN_A_PROGRAM)
@@ -139,7 +140,7 @@ def test_a_compiled_program_is_interrupted(tmp_path, number):
     assert len(lines) == 1
 
 
-@pytest.mark.parametrize("number", BOTH)
+@pytest.mark.parametrize("number", EITHER)
 def test_a_run_is_interrupted_and_names_the_command_that_resumes(tmp_path, number):
     started = command("run", *small_words("fl60.py:fedavg", rounds=1_000_000))
     process = begin(*started, "--cores=1", cwd=tmp_path)

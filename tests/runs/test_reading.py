@@ -51,6 +51,7 @@ def test_a_run_reads_as_what_it_returned(runs):
             np.testing.assert_array_equal(line.get_xydata(), other.get_xydata())
 
 
+@pytest.mark.slow
 def test_frames_of_runs_have_their_settings(runs):
     pytest.importorskip("pandas", reason="frame() needs pandas")
     folder, result = next(iter(runs.items()))
