@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from experiments.paper import flha, flha_text, panacea_text, pfedgat, relations, wire
+from experiments.paper import flha, flha_text, methods, panacea_text, pfedgat, relations, wire
 from experiments.paper.columns import Row, TableText
 from experiments.paper.configurations import Cell
 from graphfl_jax.configs.published import PUBLISHED
@@ -134,6 +134,14 @@ TABLES |= {
         cells={"small": relations.CELLS},
         row=wire.table_row,
         text=relations.TEXT,
+        seeds=5,
+    ),
+    "methods": Table(
+        methods=methods.METHODS,
+        cells={"small": methods.CELLS},
+        row=methods.table_row,
+        complete=methods.with_best,
+        text=methods.TEXT,
         seeds=5,
     ),
 }

@@ -17,6 +17,7 @@ from experiments.common.score_plots import draw_lines
 from experiments.paper import cached_runs
 from experiments.paper.columns import SPREAD
 from experiments.paper.configurations import Cell, paper_config
+from experiments.paper.methods import with_best
 from experiments.paper.panacea_text import error_text, notes, table_row, text_of
 from experiments.paper.pfedgat import CAPTION
 from experiments.paper.tables import TABLES
@@ -272,6 +273,37 @@ def test_every_cell_of_the_table_of_relations_is_a_configuration():
             assert config.data.graph == cell.setting
             assert config.data.get("neighbours", 5) == 5
             assert cell.setting != "learned" or method == "sfl"
+
+
+def test_every_cell_of_the_table_of_methods_is_a_configuration():
+    """All clients that train are in a cohort of images, and every method has its name."""
+    table = TABLES["methods"]
+    for cell in table.cells["small"]:
+        for method in cell.methods:
+            config = paper_config(cell, method)
+            assert variant_of(config) == method
+            known = round(config.data.get("clients", 48) * (1 - config.new_clients.fraction))
+            assert config.get("cohort_size", 1) <= known
+    regression = {cell.dataset: cell.methods for cell in table.cells["small"]}["tpt48"]
+    assert set(table.methods) - set(regression) == {
+        *("fedgh", "feddistill", "knnper", "fedproto", "fml", "distillation", "fedpac"),
+        "fedrod",
+    }
+
+
+def test_methods_are_sorted_and_compared_with_the_best_by_seeds():
+    def row(method, *seeds):
+        names = {"data": "d", "setting": "s", "method": method, "higher_is_better": False}
+        scores = {"P": {"mean": float(np.mean(seeds)), "seeds": list(seeds)}} if seeds else None
+        return names | {"scores": scores, "behind": None}
+
+    rows = with_best([row("broken"), row("second", 3.0, 2.0), row("first", 1.0, 1.5)])
+    assert [each["method"] for each in rows] == ["first", "second", "broken"]
+    assert [each["behind"] and each["behind"]["seeds"] for each in rows] == [
+        None,
+        [2.0, 0.5],
+        None,
+    ]
 
 
 def test_small_tables_have_drawn_cars_and_few_sensors():
