@@ -51,7 +51,10 @@ DEPLOYED = {
     "hparams.privacy_cohort": 1000.0,
     "hparams.privacy_population": 100_000.0,
 }
+# A small network, since the noise of privacy grows with the number of parameters.
 FASHION = {
+    "model.name": "mlp",
+    "model.hidden": (64,),
     "data.clients": 100,
     "data.partition": "pathological",
     "data.val_fraction": 0.0,
