@@ -1,7 +1,7 @@
 """Interrupts runs at random moments, and checks that nothing is lost.
 
     python -m experiments.soak --runs=200 --calls=1000
-    python -m experiments.soak --runs=20 --calls=0 --storage=host
+    python -m experiments.soak --runs=20 --calls=0 --fields=data.storage=host,compression.name=top_k
 
 Every run is a tiny federation in processes of its own, with one to three faults that a seed
 draws: SIGKILL, SIGTERM or SIGINT at a random moment, a write that ends in its middle as on a
@@ -37,7 +37,7 @@ from graphfl_jax.runs.store import check_folder
 
 flags.DEFINE_integer("runs", 200, "Interrupted runs.", lower_bound=0)
 flags.DEFINE_integer("calls", 1000, "Calls of graphfl_jax.run in one process.", lower_bound=0)
-flags.DEFINE_enum("storage", "device", ["device", "host"], "data.storage of the runs.")
+flags.DEFINE_list("fields", [], "Fields of the runs, such as compression.name=top_k.")
 flags.DEFINE_integer("seed", 0, "Seed of the faults.", lower_bound=0)
 flags.DEFINE_string("out", "runs/soak", "Output folder of soak.json.")
 
@@ -87,7 +87,7 @@ def play_interrupted(work: Path, numbers) -> list[interrupted_runs.Outcome]:
       ValueError: the run without an interruption fails.
     """
     interrupted_runs.write_data(work)
-    runs, first = interrupted_runs.Runs(work, FLAGS.storage), work / "whole"
+    runs, first = interrupted_runs.Runs(work, FLAGS.fields), work / "whole"
     for folder in (work / "unmeasured", first):  # the second finds the compiled programs
         began = time.perf_counter()
         end = interrupted_runs.wait_for(interrupted_runs.start_run(runs, folder))

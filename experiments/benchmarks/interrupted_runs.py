@@ -61,7 +61,7 @@ class Runs(NamedTuple):
     """The runs of a soak."""
 
     work: Path  # has the file of `write_data`, and the folders of the runs
-    storage: str  # `data.storage`
+    fields: list[str]  # that are set, as FIELD=VALUE
 
     @property
     def cache(self) -> Path:
@@ -71,8 +71,9 @@ class Runs(NamedTuple):
 
 def start_run(runs: Runs, folder: Path, *words: str) -> subprocess.Popen:
     """Starts the command of a run."""
-    values = SETTINGS | {"data.path": runs.work / DATA, "data.storage": runs.storage}
-    settings = [f"--config.{field}={value}" for field, value in values.items()]
+    values = SETTINGS | {"data.path": runs.work / DATA}
+    fields = [*(f"{field}={value}" for field, value in values.items()), *runs.fields]
+    settings = [f"--config.{field}" for field in fields]
     command = ["-m", "graphfl_jax", "run", f"--config={CONFIG}", f"--out={folder}"]
     return subprocess.Popen(
         [sys.executable, *command, "--cores=1", *settings, *words],
