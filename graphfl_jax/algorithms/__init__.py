@@ -78,6 +78,9 @@ FILES = {
     "pfedgraph": "pfedgraph",
     "fedpac": "fedpac",
     "feddbe": "feddbe",
+    "fedas": "fedas",
+    "fed_pub": "fed_pub",
+    "l2gd": "l2gd",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

@@ -46,9 +46,9 @@ Pull = Annotated[
 class MixingServer(NamedTuple):
     """The state of a server that mixes models."""
 
-    uploads: Params  # the last model w_i of every client, [N, ...]
+    uploads: Params  # the last model w_i of every client, or more of it, [N, ...]
     mixing: Array  # xi, [N, N]; its rows sum to one
-    first: Any = ()  # the first model, if the mixing reads it
+    first: Any = ()  # the first upload, if the mixing reads it
     # [N], the number of examples of each client, 0 before its first upload, if it is read
     sizes: Any = ()
 
@@ -134,18 +134,53 @@ def mixing_method(
     mixing: Callable[[MixingServer], Array],
     pull: Callable[[Params, Params], Array],
     *,
-    remembers: bool = False,
+    remembers: tuple[str, ...] = (),
 ) -> Algorithm:
     """A method whose server sends each client a mixture u_i of all models.
 
     Args:
-      name: of the method, for errors.
       model: of all clients.
       train: from u_i.
-      num_clients: N.
-      mixing: the server, whose `mixing` is not read -> the shares of the models, [N, N].
       pull: (w, u_i) -> what is added to the objective.
-      remembers: whether the server has `first` and `sizes`.
+
+    The others are those of `mixing_server`.
+    """
+
+    def local(u, w, data, key):
+        def near_u(w, batch, key):
+            return model.objective(w, batch, key) + pull(w, u)
+
+        w, metrics = train(near_u, u, data.train, key)
+        return w, w, metrics
+
+    server = mixing_server(name, num_clients, model.init, mixing, remembers=remembers)
+    client = Client(
+        model,
+        local,
+        enroll=lambda u, key: u,
+        personalize=lambda u, w, data, key: Predictor(w),
+    )
+    return Algorithm(server, (client,))
+
+
+def mixing_server(
+    name: str,
+    num_clients: int,
+    first: Callable[[Array], Any],
+    mixing: Callable[[MixingServer], Array],
+    *,
+    sent: Callable[[Any], Any] = lambda uploads: uploads,
+    remembers: tuple[str, ...] = (),
+) -> Server:
+    """A server that sends each client a mixture of the last uploads of all.
+
+    Args:
+      name: of the method, for errors.
+      num_clients: N.
+      first: key -> what stands for the upload of a client before its first one.
+      mixing: the server, whose `mixing` is not read -> the shares of the uploads, [N, N].
+      sent: the uploads [N, ...] -> the part of them that is mixed and sent.
+      remembers: the fields "first" and "sizes" of `MixingServer` that `mixing` reads.
 
     Raises:
       ValueError: there are too many clients for N x N numbers.
@@ -156,20 +191,13 @@ def mixing_method(
         return server._replace(mixing=mixing(server))
 
     def init(key, graph):
-        first = model.init(key)
-        models = jax.tree.map(lambda leaf: jnp.stack([leaf] * num_clients), first)
-        kept = (first, jnp.zeros(num_clients)) if remembers else ()
-        return mix(MixingServer(models, (), *kept))
+        upload = first(key)
+        uploads = jax.tree.map(lambda leaf: jnp.stack([leaf] * num_clients), upload)
+        could = {"first": upload, "sizes": jnp.zeros(num_clients)}
+        return mix(MixingServer(uploads, (), **{field: could[field] for field in remembers}))
 
     def download(server, i):
-        return tree.mean(server.uploads, server.mixing[i])
-
-    def local(u, w, data, key):
-        def near_u(w, batch, key):
-            return model.objective(w, batch, key) + pull(w, u)
-
-        w, metrics = train(near_u, u, data.train, key)
-        return w, w, metrics
+        return tree.mean(sent(server.uploads), server.mixing[i])
 
     def learn(server, cohort, uploads):
         models = tree.put(server.uploads, cohort.ids, uploads)
@@ -182,21 +210,21 @@ def mixing_method(
     def admit(server, new_clients, graph, key):
         known, added = len(server.mixing), len(new_clients)
         mean = tree.mean(server.uploads, jnp.ones(known))
-        models = jax.tree.map(
+        uploads = jax.tree.map(
             lambda old, new: jnp.concatenate([old, jnp.stack([new] * added)]),
             server.uploads,
             mean,
         )
         mixed = jnp.eye(known + added).at[:known, :known].set(server.mixing)
         sizes = jax.tree.map(lambda n: jnp.pad(n, (0, added)), server.sizes)
-        return server._replace(uploads=models, mixing=mixed, sizes=sizes)
+        return server._replace(uploads=uploads, mixing=mixed, sizes=sizes)
 
     def adapt_new_clients(server, cohort, uploads, key):
         server = learn(server, cohort, uploads)
         rows = mixing(server)[cohort.ids]
         return server._replace(mixing=server.mixing.at[cohort.ids].set(rows))
 
-    server = Server.of_one(
+    return Server.of_one(
         init,
         download,
         aggregate,
@@ -204,10 +232,3 @@ def mixing_method(
         adapt_new_clients=adapt_new_clients,
         allocation=lambda server: server.mixing,
     )
-    client = Client(
-        model,
-        local,
-        enroll=lambda u, key: u,
-        personalize=lambda u, w, data, key: Predictor(w),
-    )
-    return Algorithm(server, (client,))

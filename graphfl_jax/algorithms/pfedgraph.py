@@ -65,7 +65,10 @@ def pfedgraph(
         cosine = optax.tree_utils.tree_vdot(w, u) * jax.lax.rsqrt(jnp.maximum(squares, tiny))
         return -pfedgraph_lambda * cosine
 
-    return mixing_method("pfedgraph", model, train, num_clients, mixing, pull, remembers=True)
+    remembers = ("first", "sizes")
+    return mixing_method(
+        "pfedgraph", model, train, num_clients, mixing, pull, remembers=remembers
+    )
 
 
 def project(points: Array, chosen: Array) -> Array:

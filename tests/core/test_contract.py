@@ -284,11 +284,11 @@ def test_message_sizes_are_those_of_the_messages(subject):
     # Nothing, a body, a head, a model, or a model with a number, one for each other client,
     # as many other floats, or a head for each class; means and counts of classes, of features
     # as many as a head, or of outputs; a model with such means and with variances of classes; a
-    # model with mean features.
+    # model with mean features, or with two outputs for each of 100 inputs; a body and a number.
     model = body + head
     sizes = [0, body, head, model, model + 4, model + 4 * 6, 2 * model, body + 3 * head]
     means = 4 * (2 * 5 + 2)
-    sizes += [outputs, model + 2 * means - 4, model + 4 * 5]
+    sizes += [outputs, model + 2 * means - 4, model + 4 * 5, model + 4 * 2 * 100, body + 4]
     algorithm = subject.experiment.build(subject.hparams, 0)
     client = algorithm.client
     if algorithm.averages and client.untrained is use_message and client.deploy != use_model:

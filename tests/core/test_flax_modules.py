@@ -208,7 +208,7 @@ def test_an_nnx_module_may_have_arrays_and_traced_settings_as_attributes():
 
 HEADS = ("fedper", "fedrep", "fedah", "lgfedavg", "fedgh", "fedproto", "fedrod", "knnper")
 HEADS += ("fedbabu", "moon")
-HEADS += ("fedpac", "feddbe")
+HEADS += ("fedpac", "feddbe", "fedas")
 WITHOUT = [{"algorithm.name": name} for name in HEADS]
 WITHOUT += [{"algorithm.name": "pfedhn", "algorithm.output": "head"}]
 WITHOUT += [{"algorithm.name": "fedavg", "tuning.part": part} for part in ("head", "new_head")]

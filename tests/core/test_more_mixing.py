@@ -10,15 +10,19 @@ import pytest
 import scipy.optimize
 import scipy.special
 
+from graphfl_jax.algorithms.fed_pub import Upload, fed_pub, proxies, sparse_sgd
+from graphfl_jax.algorithms.fedas import Upload as TracedBody
+from graphfl_jax.algorithms.fedas import fedas, fisher_trace
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.feddbe import feddbe
 from graphfl_jax.algorithms.fedfomo import fedfomo, select
 from graphfl_jax.algorithms.fednova import fednova
 from graphfl_jax.algorithms.fedpac import combine, fedpac
+from graphfl_jax.algorithms.fedper import fedper
 from graphfl_jax.algorithms.fedrep import fedrep
 from graphfl_jax.algorithms.ifca import ifca
 from graphfl_jax.algorithms.pfedgraph import pfedgraph
-from graphfl_jax.core import ClientModel, FederatedData
+from graphfl_jax.core import ClientModel, Cohort, FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
@@ -543,3 +547,222 @@ def test_feddbe_without_biases_and_without_kappa_is_fedavg():
     theirs = play(fedavg(PRODUCT, TRAIN), 2)[1].server
     for part in ("body", "head"):
         np.testing.assert_allclose(ours[part], theirs[part], rtol=1e-6)
+
+
+# -------------------------------------------------------------------------------------- FedAS
+
+CLASS_TRAIN = sgd_trainer(optax.sgd(0.3), steps=3, batch_size=None)
+
+
+def fedas_of(steps):
+    return fedas(
+        CLASSES, CLASS_TRAIN, batch_size=None, classes=2, fedas_steps=steps, fedas_lr=0.05
+    )
+
+
+def accuracies(bodies, heads):
+    right = []
+    for i in range(3):
+        _, features, y, _ = of_classes(bodies[i], heads[i], i)
+        right.append(np.mean(np.argmax(features @ heads[i], axis=1) == y))
+    return right
+
+
+def fedas_training(body, last, head, i):
+    """A round of client i: its body, its head and its trace."""
+    inputs, features, y, _ = of_classes(last, head, i)
+    means = np.array([features[y == c].mean(axis=0) for c in range(2)])
+    for _ in range(4):
+        gaps = inputs * body - means[y]
+        body = body - 0.05 * np.mean(gaps * inputs, axis=0)  # 2 / F is 1
+    for _ in range(3):
+        _, features, _, slope = of_classes(body, head, i)
+        by_body = np.sum(slope @ head.T * inputs, axis=0)
+        body, head = body - 0.3 * by_body, head - 0.3 * features.T @ slope
+    _, features, _, slope = of_classes(body, head, i)
+    slope = slope * len(y)  # of single examples
+    by_body, by_head = slope @ head.T * inputs, features[:, :, None] * slope[:, None]
+    return body, head, np.mean(np.sum(by_body**2, 1) + np.sum(by_head**2, (1, 2)))
+
+
+def test_fedas_aligns_bodies_to_means_of_classes_and_weights_by_fisher_traces():
+    first, last, scores = play(fedas_of(4), 3, labelled())
+    b, heads = np.float64(first.server), np.float64(first.clients[0]["head"])
+    bodies = np.float64(first.clients[0]["body"])
+    np.testing.assert_array_equal(bodies, [b] * 3)
+    for _ in range(3):
+        clients = [fedas_training(b, bodies[i], heads[i], i) for i in range(3)]
+        bodies, heads, traces = map(np.array, zip(*clients, strict=True))
+        b = traces @ bodies / traces.sum()
+    assert traces.max() > 2 * traces.min()
+    np.testing.assert_allclose(last.server, b, rtol=1e-4)
+    np.testing.assert_allclose(last.clients[0]["body"], bodies, rtol=1e-4)
+    np.testing.assert_allclose(last.clients[0]["head"], heads, rtol=1e-3, atol=1e-5)
+    scores = scores()
+    np.testing.assert_allclose(scores["P"], accuracies(bodies, heads))
+    np.testing.assert_allclose(scores["G"], accuracies([b] * 3, heads))
+
+
+def test_fedas_of_a_client_without_alignment_is_fedper():
+    """The weight of one client is 1, whatever its trace is."""
+    ours = play(fedas_of(0), 4, labelled(), cohort_size=1)[1]
+    theirs = play(fedper(CLASSES, CLASS_TRAIN), 4, labelled(), cohort_size=1)[1]
+    np.testing.assert_allclose(ours.server, theirs.server, rtol=1e-5)
+    np.testing.assert_allclose(ours.clients[0]["head"], theirs.clients[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "traces, expected",
+    [((3.0, 3.0, 3.0), 2.0), ((-1.0, 2.0, 0.0), 0.0), ((0.0, 0.0, -4.0), 7.0)],
+    ids=["equal", "one positive", "no positive"],
+)
+def test_fedas_reads_positive_traces_alone(traces, expected):
+    """With equal ones, all clients have equal weights; without any, the body stays."""
+    bodies = jnp.array([[1.0, 1.0], [0.0, 0.0], [5.0, 5.0]])
+    cohort = Cohort(jnp.arange(3), jnp.array([1.0, 5.0, 9.0]))
+    uploads = TracedBody(bodies, jnp.array(traces))
+    after = fedas_of(0).server.aggregate(jnp.full(2, 7.0), (cohort,), (uploads,), KEY)
+    np.testing.assert_allclose(after, [expected] * 2, rtol=1e-6)
+
+
+def test_fisher_traces_are_of_single_examples_and_of_parameters_alone():
+    """The model subtracts a mean of the client's inputs, which is no parameter."""
+    model = dataclasses.replace(
+        CLASSES,
+        body=lambda params, x: CLASSES.body(params["scale"], x - params["mean"]),
+        recalibrate=lambda params, examples: (
+            params | {"body": params["body"] | {"mean": jnp.mean(examples.x[:40])}}
+        ),
+    )
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=45), rng.integers(0, 2, 45)
+    x[40:] = 1e9  # padding
+    b, head = np.array([0.7, -0.4]), rng.normal(size=(2, 2))
+    examples = Examples(jnp.float32(x)[:, None], jnp.asarray(y), jnp.int32(40))
+    params = {"body": {"scale": jnp.float32(b)}, "head": jnp.float32(head)}
+    trace = jax.jit(lambda params: fisher_trace(model, params, examples))(params)
+    total = 0.0
+    for x_j, y_j in zip(x[:40] - x[:40].mean(), y, strict=False):
+        inputs = np.array([x_j, x_j**2])
+        slope = scipy.special.softmax(inputs * b @ head) - np.eye(2)[y_j]
+        total += np.sum((head @ slope * inputs) ** 2)
+        total += np.sum(np.outer(inputs * b, slope) ** 2)
+    np.testing.assert_allclose(trace, total / 40, rtol=1e-5)
+
+
+# ------------------------------------------------------------------------------------ FED-PUB
+
+
+def fed_pub_of(*, tau, lam=0.0, sparsity=0.0, rate=0.0):
+    return fed_pub(
+        CURVE,
+        client_optimizer=optax.sgd(CURVE_RATE),
+        local_steps=STEPS,
+        batch_size=None,
+        num_clients=3,
+        outputs=1,
+        fed_pub_tau=tau,
+        fed_pub_lambda=lam,
+        fed_pub_sparsity=sparsity,
+        fed_pub_lr=rate,
+    )
+
+
+def test_fed_pub_mixes_by_outputs_and_trains_masks():
+    tau, lam, sparsity, rate = 30.0, 0.8, 0.5, 0.04
+    method = fed_pub_of(tau=tau, lam=lam, sparsity=sparsity, rate=rate)
+    first, last, scores = play(method, 3)
+    of_client = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), data().train)
+    inputs = np.float64(proxies(CURVE, of_client)).ravel()
+    inputs = np.stack([inputs, inputs**2])  # [2, PROXIES]
+    u = np.float64(first.server.uploads.model["head"])
+    np.testing.assert_allclose(first.server.mixing, np.full((3, 3), 1 / 3), rtol=1e-6)
+
+    def trained(u, mask, i):
+        v = u
+        for _ in range(STEPS):
+            slope = curve_slope(v * mask, i)
+            by_v = slope * mask + 2 * lam * (v - u)
+            stepped = mask - rate * slope * v
+            v = v - CURVE_RATE * by_v
+            mask = np.sign(stepped) * np.maximum(np.abs(stepped) - rate * sparsity, 0)
+        return v, mask
+
+    masks = np.ones((3, 2))
+    for _ in range(3):
+        v, masks = map(np.array, zip(*map(trained, u, masks, range(3)), strict=True))
+        sent = (v * masks) @ inputs
+        similar = np.array([[cosine(a, b) for b in sent] for a in sent])
+        mixing = scipy.special.softmax(tau * similar, axis=1)
+        u = mixing @ v
+    assert np.ptp(mixing) > 0.1 and np.ptp(masks) > 0.1
+    np.testing.assert_allclose(last.server.uploads.model["head"], v, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(last.clients[0]["mask"]["head"], masks, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(last.server.mixing, mixing, rtol=1e-3)
+    scores = scores()
+    np.testing.assert_allclose(scores["G"], curve_squares(u * masks), rtol=1e-3)
+    np.testing.assert_allclose(scores["P"], curve_squares(v * masks), rtol=1e-3)
+    after = np.array([np.prod(trained(u[i], masks[i], i), axis=0) for i in range(3)])
+    np.testing.assert_allclose(scores["L"], curve_squares(after), rtol=1e-3)
+
+
+def test_masks_become_sparse():
+    """The proximal point minimises half the squared distance, and lr weight |m|."""
+    masks, slopes = jnp.array([1.0, 0.2, -0.3, 0.0]), jnp.array([0.5, 0.4, -1.0, 0.0])
+    optimizer = sparse_sgd(0.1, 2.5)
+    steps, _ = optimizer.update(slopes, optimizer.init(masks), masks)
+    grid = np.linspace(-1, 1, 2001)
+    stepped = np.float64(masks - 0.1 * slopes)
+    costs = 0.5 * (grid[:, None] - stepped) ** 2 + 0.1 * 2.5 * np.abs(grid)[:, None]
+    after = np.asarray(masks + steps)
+    np.testing.assert_allclose(after, grid[np.argmin(costs, axis=0)], atol=1e-3)
+    assert list(after == 0) == [False, True, True, True]
+
+
+def test_fed_pub_is_fedavg_with_a_tau_of_0_and_local_training_with_a_large_one():
+    """Masks are fixed, and all clients have as many examples."""
+    federated = data()
+    train = federated.train._replace(count=np.int32([2, 2, 2]))
+    federated = federated._replace(train=train)
+    averaged = play(fedavg(CURVE, CURVE_TRAIN), 2, federated)[1].server["head"]
+    mixed = play(fed_pub_of(tau=0.0), 2, federated)[1].server
+    means = mixed.mixing @ mixed.uploads.model["head"]
+    np.testing.assert_allclose(means, [averaged] * 3, rtol=1e-5)
+    first, last, _ = play(fed_pub_of(tau=1e6), 2)
+    np.testing.assert_array_equal(last.server.mixing, np.eye(3))
+    expected = np.float64(first.server.uploads.model["head"])
+    for i in range(3):
+        for _ in range(2 * STEPS):
+            expected[i] -= CURVE_RATE * curve_slope(expected[i], i)
+    np.testing.assert_allclose(last.server.uploads.model["head"], expected, rtol=1e-4)
+
+
+def test_fed_pub_mixes_the_uploads_that_were_sent():
+    """Client 1 never was in a round: nobody gets its model, and it gets the others' mean."""
+    method, rng = fed_pub_of(tau=5.0), np.random.default_rng(2)
+    state = method.server.init(KEY, None)
+    sent = Upload(CURVE.init(KEY), jnp.zeros(100))
+    sent = jax.tree.map(
+        lambda leaf: jnp.asarray(rng.normal(size=(2, *leaf.shape)), jnp.float32), sent
+    )
+    cohort = Cohort(jnp.array([0, 2]), jnp.array([4.0, 9.0]))
+    mixing = method.server.aggregate(state, (cohort,), (sent,), KEY).mixing
+    a, b = np.float64(sent.outputs)
+    other = 1 / (1 + np.exp(5 * (1 - cosine(a, b))))
+    expected = [[1 - other, 0, other], [0.5, 0, 0.5], [other, 0, 1 - other]]
+    np.testing.assert_allclose(mixing, expected, rtol=1e-4)
+
+
+def test_proxies_are_of_the_type_of_inputs_and_never_change():
+    def inputs(dtype, symbols=0, seed=0):
+        x = np.random.default_rng(seed).integers(0, 5, (3, 4)).astype(dtype)
+        rows = Examples(jnp.asarray(x), jnp.zeros(3), jnp.int32(3))
+        return np.asarray(proxies(dataclasses.replace(LINE, symbols=symbols), rows))
+
+    normal, images, symbols = inputs(np.float32), inputs(np.uint8), inputs(np.float32, 5)
+    for drawn in (normal, images, symbols):
+        assert drawn.shape == (5, 20, 4)
+    assert images.dtype == np.uint8 and images.min() < 10 and images.max() > 245
+    assert set(np.unique(symbols)) == {0.0, 1.0, 2.0, 3.0, 4.0}
+    assert abs(normal.mean()) < 0.25 and 0.8 < normal.std() < 1.2
+    np.testing.assert_array_equal(normal, inputs(np.float32, seed=1))

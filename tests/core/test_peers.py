@@ -1,10 +1,11 @@
-"""Methods in which related clients average: gossip without a server, and FedU."""
+"""Methods in which related clients average: gossip without a server, FedU, and L2GD."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from graphfl_jax import tree
 from graphfl_jax.algorithms.fedu import fedu
 from graphfl_jax.algorithms.gossip import (
     edges_within,
@@ -13,6 +14,7 @@ from graphfl_jax.algorithms.gossip import (
     metropolis,
     pair_weights,
 )
+from graphfl_jax.algorithms.l2gd import l2gd
 from graphfl_jax.build import build_experiment
 from graphfl_jax.core import ABSENT, Cohort
 from graphfl_jax.data import relations
@@ -185,3 +187,57 @@ def test_fedu_of_all_related_clients_is_the_mean_and_with_mu_0_local_training():
         state = algorithm.server.init(KEY, graph)
         after = algorithm.server.aggregate(state, (everyone,), (rows(N),), KEY)
         assert_near(after.models, expected)
+
+
+def l2gd_after(uploads, cohort, key, **floats):
+    """The models of all clients after an aggregation, which begins with `rows(N)`."""
+    algorithm = l2gd(MODEL, no_train, **floats)
+    state = algorithm.server.init(KEY, relations.from_edges(N, []))
+    state = state._replace(models=rows(N))
+    return algorithm.server.aggregate(state, (cohort,), (uploads,), key).models
+
+
+@pytest.mark.parametrize("ids", [tuple(range(7)), (1, 2, 4, ABSENT)])
+def test_l2gd_moves_to_the_mean_of_the_round_with_a_probability(ids):
+    """Either all clients of the round move, or none; the others keep their models."""
+    present = jnp.array([i != ABSENT for i in ids])
+    cohort = Cohort(jnp.array(ids, jnp.int32), jnp.ones(len(ids)), present)
+    uploads, share = rows(len(ids), seed=1), 0.4
+    number = sum(i != ABSENT for i in ids)
+
+    def expected(moves):
+        def of_leaf(last, sent):
+            after, sent = np.float64(last), np.float64(sent)[:number]
+            mean = sum(sent) / number
+            for i, v in zip(ids, sent, strict=False):
+                after[i] = v - share * moves * (v - mean)
+            return after
+
+        return jax.tree.map(of_leaf, rows(N), uploads)
+
+    after = jax.jit(
+        jax.vmap(
+            lambda key: l2gd_after(uploads, cohort, key, l2gd_probability=0.3, l2gd_share=share)
+        )
+    )(jax.random.split(KEY, 400))
+    bias = lambda models: np.asarray(models["head"]["Dense_0"]["bias"])  # noqa: E731
+    moved = np.any(np.abs(bias(after) - bias(expected(0))) > 1e-4, axis=(1, 2))
+    np.testing.assert_allclose(np.mean(moved), 0.3, atol=5 * 0.46 / 400**0.5)
+    for some in (True, False):
+        first = np.flatnonzero(moved == some)[0]
+        assert_near(tree.take(after, first), expected(some))
+
+
+def test_l2gd_of_every_round_is_gossip_and_fedu_and_of_no_round_local_training():
+    everyone, share = Cohort(jnp.arange(N), jnp.ones(N)), 0.4
+    graph = relations.from_edges(N, [(i, j) for i in range(N) for j in range(i)])
+    always = l2gd_after(rows(N), everyone, KEY, l2gd_probability=1.0, l2gd_share=share)
+    for method in (
+        gossip(MODEL, no_train, num_clients=N, cohort_size=N, gossip_share=share),
+        fedu(MODEL, no_train, fedu_mu=share / N),
+    ):
+        state = method.server.init(KEY, graph)
+        after = method.server.aggregate(state, (everyone,), (rows(N),), KEY)
+        assert_near(after.models, always)
+    for never in ({"l2gd_probability": 0.0}, {"l2gd_share": 0.0}):
+        assert_equal(l2gd_after(rows(N), everyone, KEY, **never), rows(N))
