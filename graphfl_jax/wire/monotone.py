@@ -156,7 +156,7 @@ def monotone(
     defence_reach: Annotated[
         Array,
         Real("Largest reach of a trusted client, relative to the median; 0: no limit."),
-    ] = 4.0,
+    ] = 6.0,
 ) -> Monotone:
     """Assembles a `Monotone`."""
     reach = jnp.where(defence_reach > 0, defence_reach, jnp.inf)

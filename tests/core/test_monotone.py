@@ -250,7 +250,7 @@ def test_attackers_far_away_are_rejected_by_their_reach_and_benign_clients_are_n
 
 def test_a_reach_of_zero_in_a_configuration_is_no_limit():
     """And a client is compared only if its model has moved."""
-    assert float(monotone().reach) == 4.0 and math.isinf(monotone(defence_reach=0.0).reach)
+    assert float(monotone().reach) == 6.0 and math.isinf(monotone(defence_reach=0.0).reach)
     means = [[0.3, 1, 1, product] for product in (1, 1, 1, 1e-3, -1)] + [[0, 0, 0, 0]]
     seen = Seen(*[jnp.zeros(6)] * 6, compared=jnp.float32(means))
     for most, expected in ((4.0, [1, 1, 1, 0, 0, 1]), (math.inf, [1] * 6)):
@@ -497,9 +497,9 @@ def test_every_method_whose_clients_send_models_can_have_it(method):
 
 
 @functools.cache
-def outcome(defence, attack="", ratio=0.0, data=tpt48):
+def outcome(defence, attack="", ratio=0.0, data=tpt48, **changes):
     """Results of 150 rounds of Panacea on simulated weather stations, or on other data."""
-    changes = {"rounds": 150, "eval_every": 150, "seed": 0, "defence.name": defence}
+    changes |= {"rounds": 150, "eval_every": 150, "seed": 0, "defence.name": defence}
     if data is tpt48:
         changes["data.source"] = "simulated"
     if attack:
@@ -531,15 +531,25 @@ def test_it_rejects_attackers_and_keeps_honest_clients(attack):
 @pytest.mark.parametrize(
     "attack, worse", [("own_target", 1.2), ("shared_target", 1.5), ("masked_poisoning", 1.5)]
 )
-def test_attackers_who_know_it_are_trusted(attack, worse):
+def test_attackers_who_know_it_are_trusted_without_a_limit_on_reaches(attack, worse):
     """The attacks do what they are for: uploads are not rejected, and models get worse.
 
     Each attacker of own_target pulls its own model alone, so it achieves less than the others.
     """
-    attacked = outcome("monotone", attack, 0.3)
+    endless = {"hparams.defence_reach": 0.0}
+    attacked = outcome("monotone", attack, 0.3, **endless)
     assert attacked["rejected"]["malicious"] < 0.3
     before, after = (
         np.array(own["scores"]["final"]["G"]["per_client"])[attacked["attack"]["ids"]]
-        for own in (outcome("monotone"), attacked)
+        for own in (outcome("monotone", **endless), attacked)
     )
     assert after.mean() > worse * before.mean()
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("attack", ["own_target", "shared_target"])
+def test_attackers_with_far_targets_are_rejected_by_their_reach(attack):
+    clean = outcome("monotone")["scores"]["final"]["G"]["mean"]
+    attacked = outcome("monotone", attack, 0.3)
+    assert attacked["attack"]["benign"]["G"]["mean"] <= 1.1 * clean
+    assert attacked["rejected"]["honest"] < 0.1 < 0.5 < attacked["rejected"]["malicious"]
