@@ -79,8 +79,11 @@ it, also the product larger, for benign clients and attackers alike.
 
 The reach does not stop attackers whose minimum is as near as those of benign clients, such as 0
 for small models; nor those who keep an honest answer and add to it what does not depend on the
-model, up to R times as long, as `drift`, `dead_units` and `shrinkage` of `upload_attacks`; nor
-a majority of attackers among the compared clients, since the median is then theirs.
+model, about R times as long, as `drift`, `dead_units` and `shrinkage` of `upload_attacks`; nor
+a majority of attackers among the compared clients, since the median is then theirs. Clients
+whose uploads are not finite are not compared, so half of all clients can be that majority. A
+benign client that is still far from its minimum when the others are near theirs is rejected,
+and can stay so, since it learns nothing meanwhile.
 
 See docs/results/robustness.md.
 """
