@@ -30,7 +30,7 @@ from graphfl_jax.data.federation import Federation, numbers_of
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.rounds import Poison
 from graphfl_jax.settings import Choice, Integer, Items, Real
-from graphfl_jax.wire.updates import with_updates
+from graphfl_jax.wire.updates import vectors_of, with_updates
 from graphfl_jax.wire.upload_attacks import UPLOAD_ATTACKS, Known
 
 
@@ -245,7 +245,8 @@ def _poison_uploads(attack, attackers, cohorts, untrained, uploads, rank, played
     def change(updates, sent, group):
         # The method's own draws must be those of a benign run.
         key_attack = jax.random.fold_in(key, 1 + group)
-        known = Known(~malicious[group], sent, cohorts[group].ids, played, key_attack)
+        biases = vectors_of(uploads[group])
+        known = Known(~malicious[group], sent, cohorts[group].ids, played, key_attack, biases)
         return attack(updates, known)
 
     def choose(malicious, poisoned, honest):

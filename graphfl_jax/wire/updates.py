@@ -43,6 +43,12 @@ def floats_of(upload: Any) -> tuple[Array, Callable[[Array], Any]]:
     return vector, back
 
 
+def vectors_of(uploads: Any) -> Array:
+    """Which numbers of updates [M, d] are of leaves with one axis [M, k], as biases: [d]."""
+    leaves = [x for x in jax.tree.leaves(uploads) if jnp.issubdtype(x.dtype, jnp.floating)]
+    return jnp.concatenate([jnp.full(leaf[0].size, leaf.ndim == 2) for leaf in leaves])
+
+
 def with_updates(untrained: tuple, uploads: tuple, change: Callable) -> tuple:
     """The uploads of each architecture after their updates have been changed.
 

@@ -19,6 +19,14 @@ and, with x_i for what client i would send untrained, to pass the defence `monot
     masked_poisoning -lambda u_i - nu x_i
     sleeper          u_i in the first rounds of every period, and -lambda u_i in the others
 
+and, with the mean norm n of the cohort's benign updates, into an honest answer and a term whose
+length is limited, so that neither the norm nor the answer to the model shows it
+
+    drift            u_i + sigma n e, with a direction e, |e| = 1, for all attackers and rounds
+    dead_units       u_i, but min(1, sigma n / |b|) b in the places of biases, where b is the
+                     way from x_i to biases of -tau
+    shrinkage        u_i - sigma n x_i / |x_i|
+
 m and s are the elementwise mean and standard deviation of the cohort's benign updates, or of
 all updates if none is benign. With fewer than two benign clients in the cohort, gamma is 0.
 Sources: Lan et al., Panacea, IEEE TDSC 2025 (poisoning); Li, Xu, Chen, Giannakis, Ling, RSA,
@@ -34,11 +42,22 @@ pays for it with a step towards 0. Updates of this attack and of both targets ca
 defence shortens them as all others. Attacks on data, such as `label_flip`, pass as honest in
 the same way: clients descend a loss of their own, with changed labels.
 
+The last three keep u_i, dead_units but for biases, so the difference of two updates has the
+honest -C (x_t - x_s). While n is the same in both rounds, drift adds nothing to it: the
+attacker is a benign client whose minimum x* is moved by C^-1 sigma n e. The term of shrinkage
+is minus the gradient of sigma n |x|, which is convex, and that of dead_units is minus the
+gradient of a convex function of the biases. So with a constant n, both are monotone. A server
+that compares the length of an update with how it answers sees at most about 1 + sigma times
+what it sees of benign clients. A unit with a low bias is 0 for all examples, and then no
+gradient of a benign client reaches the weights into it.
+
 Departures: a malicious client attacks in every round that it takes part in, but `sleeper` waits
 for some. Attackers know the benign updates of their cohort. The size of the noise is relative
 to the update, and z of alie is a setting; its authors derive it from the number of workers.
 gamma of min_max is computed in closed form; its authors search for it. The targets do not
-depend on the seed of the run. Colluding neighbours in the graph are chosen with
+depend on the seed of the run, nor does e. The biases of dead_units are all leaves of an upload
+with one axis: those of the last layer, which are not followed by a ReLU, and the parameters of
+normalisation layers are among them. Colluding neighbours in the graph are chosen with
 ``attack.placement=neighbours``.
 """
 
@@ -51,9 +70,13 @@ import jax.numpy as jnp
 from graphfl_jax import tree
 from graphfl_jax.core import Array
 from graphfl_jax.settings import Integer, Real
+from graphfl_jax.wire.updates import shorten
 
 Target = Annotated[Array, Real("Standard deviation tau of the attackers' own target.")]
 Step = Annotated[Array, Real("Share of the way to the target that an update goes.", high=1.0)]
+Length = Annotated[
+    Array, Real("Largest length sigma of a hidden term, relative to the mean benign update.")
+]
 Poisoned = Annotated[
     Array, Real("Factor lambda: uploads are -lambda times the update.", low=-float("inf"))
 ]
@@ -67,6 +90,7 @@ class Known(NamedTuple):
     ids: Array  # [M] int32
     played: Array  # [] int32: rounds before this one
     key: Array  # of this round
+    biases: Array  # [d] bool: numbers of leaves with one axis
 
 
 def poisoning(*, attack_lambda: Poisoned = 0.5) -> Callable:
@@ -132,10 +156,20 @@ def min_max() -> Callable:
 
 def statistics(updates, honest):
     """Mean and standard deviation [d] of the benign rows of [M, d], or of all without any."""
-    weights = (honest | ~jnp.any(honest)).astype(updates.dtype)
-    shares = weights / jnp.sum(weights)
+    shares = benign_shares(updates, honest)
     mean = shares @ updates
     return mean, jnp.sqrt(shares @ jnp.square(updates - mean[None]))
+
+
+def mean_norm(updates, honest):
+    """Mean of the norms of the benign rows of [M, d], or of all without any: []."""
+    return benign_shares(updates, honest) @ jnp.linalg.norm(updates, axis=1)
+
+
+def benign_shares(updates, honest):
+    """Weights [M] of a mean over the benign rows of [M, d], or over all without any."""
+    weights = (honest | ~jnp.any(honest)).astype(updates.dtype)
+    return weights / jnp.sum(weights)
 
 
 def own_target(*, attack_target: Target = 1.0, attack_step: Step = 1.0) -> Callable:
@@ -197,6 +231,39 @@ def sleeper(
     return change
 
 
+def drift(*, attack_length: Length = 3.0) -> Callable:
+    def change(updates, known):
+        direction = jax.random.normal(jax.random.key(0), (1, updates.shape[1]))
+        length = attack_length * mean_norm(updates, known.honest)
+        return updates + length * direction / jnp.linalg.norm(direction)
+
+    return change
+
+
+def dead_units(
+    *,
+    attack_length: Length = 3.0,
+    attack_depth: Annotated[
+        Array, Real("Depth tau below 0 to which attackers pull the biases.")
+    ] = 5.0,
+) -> Callable:
+    def change(updates, known):
+        ways = jnp.where(known.biases[None], -attack_depth - known.sent, 0.0)  # b
+        pulls = shorten(ways, attack_length * mean_norm(updates, known.honest))
+        return jnp.where(known.biases[None], pulls, updates)
+
+    return change
+
+
+def shrinkage(*, attack_length: Length = 3.0) -> Callable:
+    def change(updates, known):
+        norms = jnp.linalg.norm(known.sent, axis=1, keepdims=True)
+        directions = known.sent / jnp.where(norms > 0, norms, 1.0)
+        return updates - attack_length * mean_norm(updates, known.honest) * directions
+
+    return change
+
+
 UPLOAD_ATTACKS = {
     "poisoning": poisoning,
     "sign_flip": sign_flip,
@@ -208,4 +275,7 @@ UPLOAD_ATTACKS = {
     "shared_target": shared_target,
     "masked_poisoning": masked_poisoning,
     "sleeper": sleeper,
+    "drift": drift,
+    "dead_units": dead_units,
+    "shrinkage": shrinkage,
 }

@@ -21,6 +21,7 @@ from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import task_of
 from graphfl_jax.runs.batch import Trial, run_trials
 from graphfl_jax.runs.results import by_malicious_neighbours, rejections
+from graphfl_jax.runs.session import inputs_of, program_of
 from graphfl_jax.wire.attacks import (
     ATTACKS,
     Attackers,
@@ -34,7 +35,7 @@ from graphfl_jax.wire.attacks import (
 )
 from graphfl_jax.wire.defences import CENTRES, DEFENCES, FILTERS
 from graphfl_jax.wire.monotone import cosines
-from graphfl_jax.wire.updates import with_updates
+from graphfl_jax.wire.updates import vectors_of, with_updates
 from graphfl_jax.wire.upload_attacks import UPLOAD_ATTACKS, Known
 from tests.federations import small_config, two_clusters
 
@@ -361,6 +362,26 @@ def masked_poisoning():
     return -0.5 * UPDATES - 2.0 * SENT
 
 
+BIASES = np.arange(20) % 5 == 0
+
+
+def mean_norm(honest=HONEST):
+    return np.mean([math.sqrt(u @ u) for u in UPDATES[honest]])
+
+
+def dead_units():
+    expected = UPDATES.copy()
+    for u, x in zip(expected, SENT, strict=True):
+        way = -2.0 - x[BIASES]
+        u[BIASES] = way * min(1, 0.5 * mean_norm() / math.sqrt(way @ way))
+    return expected
+
+
+def shrinkage():
+    pairs = zip(UPDATES, SENT, strict=True)
+    return [u - 0.5 * mean_norm() * x / math.sqrt(x @ x) for u, x in pairs]
+
+
 EXPECTED = {
     "poisoning": lambda: -0.5 * UPDATES,
     "sign_flip": lambda: -UPDATES,
@@ -369,6 +390,8 @@ EXPECTED = {
     "min_max": min_max,
     "masked_poisoning": masked_poisoning,
     "sleeper": lambda: UPDATES,
+    "dead_units": dead_units,
+    "shrinkage": shrinkage,
 }
 FLOATS = {
     "poisoning": {"attack_lambda": 0.5},
@@ -379,28 +402,32 @@ FLOATS = {
     "shared_target": {"attack_target": 2.0, "attack_step": 0.25},
     "masked_poisoning": {"attack_lambda": 0.5, "attack_mask": 2.0},
     "sleeper": {"attack_lambda": 0.5, "period": 5, "honest_rounds": 2},
+    "drift": {"attack_length": 0.5},
+    "dead_units": {"attack_length": 0.5, "attack_depth": 2.0},
+    "shrinkage": {"attack_length": 0.5},
 }
 
 
 @functools.cache
 def attack_of(name):
-    """(updates, honest) -> updates of an attack on uploads, compiled."""
+    """(updates, honest, played, sent) -> updates of an attack on uploads, compiled."""
     attack = ATTACKS[name](**FLOATS.get(name, {}))
-
-    def change(updates, honest, played):
-        ids = jnp.arange(len(updates))
-        return attack(updates, Known(honest, jnp.asarray(SENT), ids, played, KEY))
-
-    return jax.jit(change)
+    return jax.jit(lambda updates, *rest: attack(updates, known_of(*rest)))
 
 
-def attacked(name, honest=HONEST, updates=UPDATES, played=0):
-    return np.asarray(attack_of(name)(np.float32(updates), honest, played))
+def known_of(honest, played, sent, key=KEY):
+    sent = jnp.float32(sent)
+    biases = np.arange(sent.shape[1]) % 5 == 0
+    return Known(jnp.asarray(honest), sent, jnp.arange(len(sent)), played, key, biases)
+
+
+def attacked(name, honest=HONEST, updates=UPDATES, played=0, sent=SENT):
+    return np.asarray(attack_of(name)(np.float32(updates), honest, played, sent))
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_attacks_on_uploads_are_those_of_numpy(name):
-    tested = {*EXPECTED, "noise", "own_target", "shared_target"}
+    tested = {*EXPECTED, "noise", "own_target", "shared_target", "drift"}
     assert tested == set(UPLOAD_ATTACKS)
     np.testing.assert_allclose(attacked(name), EXPECTED[name](), rtol=1e-4, atol=1e-4)
 
@@ -408,7 +435,7 @@ def test_attacks_on_uploads_are_those_of_numpy(name):
 def test_noise_has_the_given_size_relative_to_each_update():
     """100,000 draws: a standard deviation within 1 %, four errors."""
     updates = np.random.default_rng(0).normal(size=(2, 50_000)) * np.array([[1.0], [0.01]])
-    added = attacked("noise", np.ones(2, bool), updates) - updates
+    added = attacked("noise", np.ones(2, bool), updates, sent=updates) - updates
     np.testing.assert_allclose(added.std(axis=1) / updates.std(axis=1), 3.0, rtol=0.02)
 
 
@@ -417,7 +444,7 @@ def test_noise_of_attackers_and_rounds_is_independent():
     d, none = 10_000, jnp.zeros(2, bool)
     updates, change = jnp.ones((2, d)), ATTACKS["noise"](attack_sigma=3.0)
     rounds = [
-        change(updates, Known(none, updates, jnp.arange(2), played, jax.random.key(played)))
+        change(updates, known_of(none, played, updates, jax.random.key(played)))
         for played in (1, 2)
     ]
     correlations = np.corrcoef(np.concatenate(rounds))  # [4, 4], two attackers in two rounds
@@ -429,19 +456,14 @@ def test_targets_have_the_given_standard_deviation(name):
     """20,000 draws: the error is 1 / sqrt(40,000) = 0.5 % of it."""
     sent = jnp.zeros((2, 20_000))  # so that a whole step is the target
     change = ATTACKS[name](attack_target=2.0, attack_step=1.0)
-    targets = change(sent, Known(jnp.zeros(2, bool), sent, jnp.arange(2), 0, KEY))
+    targets = change(sent, known_of(np.zeros(2, bool), 0, sent))
     np.testing.assert_allclose(np.std(targets, axis=1), 2.0, rtol=0.02)
 
 
 @pytest.mark.parametrize("name", ["own_target", "shared_target"])
 def test_updates_go_a_share_of_the_way_to_a_target(name):
     """A quarter of it from two models; so their difference is opposed to that of the models."""
-    ids, honest = jnp.arange(9), jnp.asarray(HONEST)
-    change = ATTACKS[name](**FLOATS[name])
-    near, far = (
-        np.asarray(change(jnp.float32(UPDATES), Known(honest, jnp.float32(sent), ids, 0, KEY)))
-        for sent in (SENT, 3 * SENT)
-    )
+    near, far = (attacked(name, sent=sent) for sent in (SENT, 3 * SENT))
     targets = SENT + 4 * near
     np.testing.assert_allclose(far - near, -0.25 * 2 * SENT, rtol=1e-4, atol=1e-4)
     assert np.allclose(targets, targets[0], atol=1e-4) == (name == "shared_target")
@@ -458,7 +480,7 @@ def test_masked_poisoning_of_quadratics_is_monotone_by_the_bound():
 
     def uploaded(sent, mask):
         attack = ATTACKS["masked_poisoning"](attack_lambda=0.5, attack_mask=mask)
-        known = Known(jnp.zeros(9, bool), jnp.float32(sent), jnp.arange(9), 0, KEY)
+        known = known_of(np.zeros(9, bool), 0, sent)
         return np.asarray(attack(jnp.float32(-(sent - minimum) @ trained), known))
 
     def monotony(mask):
@@ -475,6 +497,67 @@ def test_a_sleeper_is_honest_in_the_first_rounds_of_a_period():
         honest = played % 5 < 2
         expected = UPDATES if honest else -0.5 * UPDATES
         np.testing.assert_allclose(attacked("sleeper", played=played), expected, rtol=1e-6)
+
+
+def test_a_drift_is_the_same_for_all_attackers_and_models():
+    added, later = (attacked("drift", played=t, sent=t * SENT) - UPDATES for t in (1, 2))
+    np.testing.assert_allclose(np.linalg.norm(added[0]), 0.5 * mean_norm(), rtol=1e-4)
+    np.testing.assert_allclose(added, np.broadcast_to(added[0], added.shape), atol=1e-5)
+    np.testing.assert_allclose(later, added, atol=1e-5)
+    assert np.count_nonzero(np.abs(added[0]) > 1e-3) > 15  # in all numbers, not along one
+
+
+@pytest.mark.parametrize("name", ["drift", "dead_units", "shrinkage"])
+def test_hidden_terms_leave_updates_of_quadratics_monotone(name):
+    """Attackers are clients 1 and 5; the benign updates are the same for both models."""
+    rng = np.random.default_rng(3)
+    trained = np.diag(np.linspace(0.1, 1, SENT.shape[1]))  # C of the docstring
+    others, models = HONEST[:, None], rng.normal(size=(2, 9, SENT.shape[1]))
+    first, second = (
+        attacked(name, updates=np.where(others, UPDATES, -sent @ trained), sent=sent)
+        for sent in models
+    )
+    moves = models[1] - models[0]
+    products = np.sum((second - first) * moves, axis=1)[~HONEST]
+    honest = np.sum(-(moves @ trained) * moves, axis=1)[~HONEST]
+    if name == "dead_units":  # whose biases do not train, but go to their target
+        assert (products < 0).all()
+        return
+    assert (products <= honest + 1e-3).all()
+    assert name != "drift" or np.allclose(products, honest, atol=1e-3)
+
+
+def test_shrinkage_of_a_model_of_zeros_is_no_attack():
+    np.testing.assert_allclose(attacked("shrinkage", sent=0 * SENT), UPDATES, rtol=1e-6)
+
+
+def test_the_vectors_of_an_upload_are_its_biases_and_integers_are_left_out():
+    upload = {"bias": jnp.zeros((3, 2)), "count": jnp.zeros((3, 4), int)}
+    upload |= {"kernel": jnp.zeros((3, 2, 2)), "scale": jnp.zeros(3)}
+    assert vectors_of(upload).tolist() == [True] * 2 + [False] * 5
+
+
+@functools.cache
+def share_of_dead_units(ratio):
+    """Hidden units of FedAvg's model that are 0 for all examples, after 40 rounds."""
+    config = small_config(
+        "fedavg", attack__name="dead_units", hparams__attack_ratio=ratio, model__hidden=(8, 8)
+    )
+    experiment = build_experiment(config, with_attack_order(two_clusters(), seed=0))
+    program, inputs = program_of(experiment, config), inputs_of(experiment, 0)
+    state, _ = program.advance(program.start(*inputs), *inputs, jnp.int32(40))
+    train, dead = experiment.federation.data.train, []
+    x = np.concatenate([x[:n] for x, n in zip(train.x, train.count, strict=True)])
+    for layer in jax.device_get(state.server)["body"].values():
+        x = np.maximum(x @ layer["kernel"] + layer["bias"], 0)
+        dead.extend(~x.any(axis=0))
+    return np.mean(dead)
+
+
+def test_hidden_units_die():
+    """Of 16 units, with three of seven clients malicious."""
+    assert share_of_dead_units(0.0) < 0.3
+    assert share_of_dead_units(0.45) > 0.8
 
 
 @pytest.mark.parametrize("name", ["alie", "ipm", "min_max"])

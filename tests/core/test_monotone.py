@@ -19,18 +19,24 @@ from graphfl_jax.data.sparse import undirected_matrix
 from graphfl_jax.program import Program
 from graphfl_jax.rounds import Group
 from graphfl_jax.runs.session import inputs_of, program_of
+from graphfl_jax.settings import LARGEST_FLOAT
 from graphfl_jax.wire.attacks import with_attack_order
 from graphfl_jax.wire.monotone import (
     BROKEN,
+    NEVER,
     Monotone,
+    Seen,
     cosines,
     guard,
     lower_median,
+    monotone,
+    reaches,
+    trusted_of,
 )
 from tests.federations import small_config, two_clusters
 
 KEY = jax.random.key(0)
-DEFENCE = Monotone(*map(jnp.float32, (0.0, 0.7, 0.5, 2.0)))
+DEFENCE = Monotone(*map(jnp.float32, (0.0, 0.7, 0.5, 2.0, math.inf)))
 SIZE, WIDTH = 5, 3
 EDGES = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2)]
 RELATED = np.zeros((SIZE, SIZE))
@@ -80,19 +86,43 @@ def cosine(a, b):
     return a @ b / norm if norm else 0.0
 
 
+def mean_with_memory(values):
+    """Of a client's values, oldest first: each has 0.7 times the weight of the next."""
+    return np.average(values, weights=0.7 ** np.arange(len(values))[::-1])
+
+
+def reach_of(comparisons):
+    """Of a client's (|u_t|, x_t - x_s, u_t - u_s), oldest first."""
+    length = mean_with_memory([length for length, _, _ in comparisons])
+    square = mean_with_memory([move @ move for _, move, _ in comparisons])
+    product = mean_with_memory([-answer @ move for _, move, answer in comparisons])
+    return length * square / product if product > 0 else LARGEST_FLOAT
+
+
 class NumpyServer:
     """The equations of the docstring, client by client."""
 
-    def __init__(self, start, averages):
+    def __init__(self, start, averages, most=math.inf):
         self.models, self.averages = np.float64(start), averages
+        self.most, self.compared = most, {}  # R, and (|u_t|, x_t - x_s, u_t - u_s) by client
         self.last, self.s = {}, np.zeros(SIZE)
         self.rejected, self.visits = np.zeros(SIZE), np.zeros(SIZE)
 
     def model(self, i):
         return self.models[0] if self.averages else self.models[i]
 
+    def reaches(self):
+        return {i: reach_of(comparisons) for i, comparisons in self.compared.items()}
+
+    def trusted(self):
+        good, far = self.s <= 0, self.reaches()
+        if far and self.most < math.inf:
+            limit = self.most * sorted(far.values())[(len(far) - 1) // 2]
+            good[[i for i, d in far.items() if d > limit]] = False
+        return good
+
     def play(self, ids, updates):
-        before, trusted = dict(self.last), self.s <= 0
+        before, trusted = dict(self.last), self.trusted()
         for i, u in zip(ids, updates, strict=True):
             x = self.model(i).copy()
             voice = np.zeros(WIDTH)
@@ -100,24 +130,29 @@ class NumpyServer:
                 if j in before and trusted[j]:
                     voice += before[j][1] / np.linalg.norm(before[j][1])
             if i in before:
-                m = cosine(u - before[i][1], x - before[i][0])
+                move, answer = x - before[i][0], u - before[i][1]
+                m = cosine(answer, move)
+                if move.any():
+                    length = math.sqrt(u @ u)
+                    self.compared.setdefault(i, []).append((length, move, answer))
                 self.s[i] = 0.7 * self.s[i] + 0.3 * (m - 0.5 * cosine(u, voice))
             self.last[i] = (x, u)
             self.visits[i] += 1
-            self.rejected[i] += self.s[i] > 0
+        good = self.trusted()
+        self.rejected[ids] += ~good[ids]
         norms = sorted(np.linalg.norm(u) for _, u in self.last.values())
         limit = 2 * norms[(len(norms) - 1) // 2]
         clipped = [u * min(1, limit / np.linalg.norm(u)) for u in updates]
         if self.averages:
-            shares = [(i + 1.0) * (self.s[i] <= 0) for i in ids]
+            shares = [(i + 1.0) * good[i] for i in ids]
             instead = np.average(clipped, axis=0, weights=shares) if any(shares) else 0.0 * x
             kept = [u if w else instead for w, u in zip(shares, clipped, strict=True)]
             self.models[0] += np.mean(kept, axis=0)
             return
         for i, u in zip(ids, clipped, strict=True):
-            if self.s[i] <= 0:
+            if good[i]:
                 self.models[i] += u
-        good, models = self.s <= 0, self.models.copy()
+        models = self.models.copy()
         for i in np.flatnonzero(~good):
             heard = good & (self.visits > 0)
             sources = np.flatnonzero((RELATED[i] > 0) & heard)
@@ -127,12 +162,14 @@ class NumpyServer:
 
 
 @pytest.mark.parametrize("averages", [False, True])
-def test_rounds_are_those_of_numpy(averages):
+@pytest.mark.parametrize("most", [math.inf, 2.0])
+def test_rounds_are_those_of_numpy(averages, most):
     """Client 1 uploads against its gradient for ten rounds, and then becomes honest."""
     rng = np.random.default_rng(4)
     start, minima = rng.normal(size=(2, SIZE, WIDTH)).astype(np.float32)
-    algorithm, state, play = playing(start, averages=averages)
-    numpy, trusted = NumpyServer(start, averages), []
+    defence = DEFENCE._replace(reach=jnp.float32(most))
+    algorithm, state, play = playing(start, defence, averages=averages)
+    numpy, trusted, near = NumpyServer(start, averages, most), [], []
     for number in range(30):
         ids = np.sort(rng.permutation(SIZE)[:3])
         factors = np.where((ids == 1) & (number < 10), -1.0, 1.0)[:, None]
@@ -141,12 +178,19 @@ def test_rounds_are_those_of_numpy(averages):
         updates = np.float32(0.5 * factors * gaps + 0.02 * noise)
         state = play(state, ids, updates)
         numpy.play(ids, np.float64(updates))
-        trusted.append(numpy.s <= 0)
+        trusted.append(numpy.trusted())
+        near.append((trusted[-1], numpy.s.copy()))
         np.testing.assert_allclose(state.seen[0].distrust, numpy.s, atol=1e-4)
+        far = np.array([numpy.reaches().get(i, NEVER) for i in range(SIZE)])
+        np.testing.assert_allclose(reaches(state.seen[0].compared), far, rtol=2e-3)
         ours = np.array([algorithm.server.download(state, 0, i) for i in range(SIZE)])
         theirs = np.array([numpy.model(i) for i in range(SIZE)])
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
-    assert not trusted[9][1] and trusted[-1][1] and trusted[9].sum() >= 3
+    assert not trusted[9][1]
+    if most == math.inf:
+        assert trusted[-1][1] and trusted[9].sum() >= 3
+    else:  # some are rejected by their reach alone
+        assert sum((good < (s <= 0)).sum() for good, s in near) > 10
     shares = np.where(numpy.visits > 0, numpy.rejected / np.maximum(numpy.visits, 1), -1.0)
     np.testing.assert_allclose(algorithm.server.rejected(state), shares, rtol=1e-6)
 
@@ -159,6 +203,63 @@ def test_the_lower_median_is_of_clients_that_have_been_in_a_cohort():
         ([0.0, -1.0, 0.0, 7.0], 0.0),
     ):
         assert float(lower_median(jnp.array(norms))) == expected
+
+
+def quadratic(condition):
+    """C of the docstring, with this condition number, and its eigenvectors."""
+    basis, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))
+    return basis @ np.diag([0.9 / condition, 0.5, 0.9]) @ basis.T, basis
+
+
+@pytest.mark.parametrize("condition", [1.8, 10.0])
+def test_the_reach_of_a_quadratic_is_its_distance_up_to_the_condition(condition):
+    """The bounds are reached where the way to the minimum and the move are eigenvectors."""
+    matrix, basis = quadratic(condition)
+    rng = np.random.default_rng(1)
+    away, moves = rng.normal(size=(2, 300, 3))  # x_t - x*, x_t - x_s
+    away[:2], moves[:2] = basis.T[[0, 2]], basis.T[[2, 0]]
+    rows = [
+        (1.0, np.linalg.norm(matrix @ x), move @ move, move @ matrix @ move)
+        for x, move in zip(away, moves, strict=True)
+    ]
+    ratios = np.asarray(reaches(jnp.float32(rows))) / np.linalg.norm(away, axis=1)
+    assert ratios.min() >= 1 / condition - 1e-5 and ratios.max() <= condition + 1e-4
+    np.testing.assert_allclose(ratios[:2], [1 / condition, condition], rtol=1e-5)
+
+
+@pytest.mark.parametrize("step", [1.0, 0.1])
+def test_attackers_far_away_are_rejected_by_their_reach_and_benign_clients_are_not(step):
+    """Client 0 goes to a target at the distance 50; the minima of the others are near 0."""
+    rng = np.random.default_rng(1)
+    targets = rng.normal(size=(SIZE, WIDTH))
+    targets[0] = 50 / math.sqrt(WIDTH)
+    start = rng.normal(size=(SIZE, WIDTH)).astype(np.float32)
+    matrix, _ = quadratic(4.0)
+    for most in (4.0, math.inf):
+        defence = DEFENCE._replace(reach=jnp.float32(most))
+        _, state, play = playing(start, defence, averages=True)
+        for _ in range(12):
+            ways = targets - np.asarray(state.server)
+            updates = ways @ matrix
+            updates[0] = step * ways[0]
+            state = play(state, np.arange(SIZE), np.float32(updates))
+        rejections = np.asarray(state.seen[0].rejections)
+        assert (rejections[1:] == 0).all()
+        assert rejections[0] > 5 if most == 4.0 else rejections[0] == 0
+
+
+def test_a_reach_of_zero_in_a_configuration_is_no_limit():
+    """And a client is compared only if its model has moved."""
+    assert float(monotone().reach) == 6.0 and math.isinf(monotone(defence_reach=0.0).reach)
+    means = [[0.3, 1, 1, product] for product in (1, 1, 1, 1e-3, -1)] + [[0, 0, 0, 0]]
+    seen = Seen(*[jnp.zeros(6)] * 6, compared=jnp.float32(means))
+    for most, expected in ((4.0, [1, 1, 1, 0, 0, 1]), (math.inf, [1] * 6)):
+        good = trusted_of(DEFENCE._replace(reach=jnp.float32(most)), seen)
+        np.testing.assert_array_equal(good, np.bool_(expected))
+    _, state, play = playing(np.ones((SIZE, WIDTH), np.float32))
+    for _ in range(2):
+        state = play(state, np.array([2]), np.zeros((1, WIDTH), np.float32))
+    np.testing.assert_array_equal(state.seen[0].compared, np.zeros((SIZE, 4)))
 
 
 @pytest.mark.parametrize("condition", [1.0, 4.0, 13.9])
@@ -335,6 +436,7 @@ def test_a_client_is_trusted_until_its_first_comparison(threshold):
 TRUSTING = {  # nothing is clipped, and everyone is trusted
     "hparams__defence_threshold": 1.5,
     "hparams__defence_norm": 1e9,
+    "hparams__defence_reach": 0.0,
 }
 
 
@@ -395,9 +497,9 @@ def test_every_method_whose_clients_send_models_can_have_it(method):
 
 
 @functools.cache
-def outcome(defence, attack="", ratio=0.0, data=tpt48):
+def outcome(defence, attack="", ratio=0.0, data=tpt48, **changes):
     """Results of 150 rounds of Panacea on simulated weather stations, or on other data."""
-    changes = {"rounds": 150, "eval_every": 150, "seed": 0, "defence.name": defence}
+    changes |= {"rounds": 150, "eval_every": 150, "seed": 0, "defence.name": defence}
     if data is tpt48:
         changes["data.source"] = "simulated"
     if attack:
@@ -429,15 +531,25 @@ def test_it_rejects_attackers_and_keeps_honest_clients(attack):
 @pytest.mark.parametrize(
     "attack, worse", [("own_target", 1.2), ("shared_target", 1.5), ("masked_poisoning", 1.5)]
 )
-def test_attackers_who_know_it_are_trusted(attack, worse):
+def test_attackers_who_know_it_are_trusted_without_a_limit_on_reaches(attack, worse):
     """The attacks do what they are for: uploads are not rejected, and models get worse.
 
     Each attacker of own_target pulls its own model alone, so it achieves less than the others.
     """
-    attacked = outcome("monotone", attack, 0.3)
+    endless = {"hparams.defence_reach": 0.0}
+    attacked = outcome("monotone", attack, 0.3, **endless)
     assert attacked["rejected"]["malicious"] < 0.3
     before, after = (
         np.array(own["scores"]["final"]["G"]["per_client"])[attacked["attack"]["ids"]]
-        for own in (outcome("monotone"), attacked)
+        for own in (outcome("monotone", **endless), attacked)
     )
     assert after.mean() > worse * before.mean()
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("attack", ["own_target", "shared_target"])
+def test_attackers_with_far_targets_are_rejected_by_their_reach(attack):
+    clean = outcome("monotone")["scores"]["final"]["G"]["mean"]
+    attacked = outcome("monotone", attack, 0.3)
+    assert attacked["attack"]["benign"]["G"]["mean"] <= 1.1 * clean
+    assert attacked["rejected"]["honest"] < 0.1 < 0.5 < attacked["rejected"]["malicious"]
