@@ -1,7 +1,7 @@
 """Interrupts runs at random moments, and checks that nothing is lost.
 
     python -m experiments.soak --runs=200 --calls=1000
-    python -m experiments.soak --runs=20 --calls=0 --fields=data.storage=host,compression.name=top_k
+    python -m experiments.soak --runs=20 --fields=data.storage=host,compression.name=top_k
 
 Every run is a tiny federation in processes of its own, with one to three faults that a seed
 draws: SIGKILL, SIGTERM or SIGINT at a random moment, a write that ends in its middle as on a

@@ -44,7 +44,7 @@ def robustness_row(
         "higher_is_better": runs[0]["higher_is_better"],
         "seeds": len(runs),
         "attackers": len(runs[0]["attack"]["ids"]),
-        "diverged": sum(map(diverged, runs)),
+        "diverged": sum(map(_lost, runs)),
         "validation": _validation(runs, "mean"),
         "validation_loss": _validation(runs, "loss"),
         "points": None,
@@ -53,13 +53,13 @@ def robustness_row(
     }
     if row["diverged"] or any(not run["attack"]["benign"] for run in runs):
         return row
-    with_loss = not any(map(diverged, clean))
+    with_loss = not any(map(_lost, clean))
     sign = scale if runs[0]["higher_is_better"] else -scale
     row["points"] = {
         point: _scores_at(point, runs, clean if with_loss else [None] * len(runs), sign)
         for point in POINTS
     }
-    if alone is not None and with_loss and not any(map(diverged, alone)):
+    if alone is not None and with_loss and not any(map(_lost, alone)):
         for point, scores in row["points"].items():
             scores["bound"] = over_seeds(_bounds(point, runs, clean, alone, sign))
     if with_loss:
@@ -71,6 +71,12 @@ def robustness_row(
     return row
 
 
+def _lost(run):
+    """Whether a run diverged, or a score of its benign clients is not finite."""
+    benign = run["attack"]["benign"] if run["attack"] else run["scores"]["final"]
+    return diverged(run) or any(at["mean"] is None for at in (benign or {}).values())
+
+
 def _scores_at(point, runs, clean, sign):
     """The statistics of `robustness_row` at a point; without losses if `clean` has no runs."""
     values = {name: [] for name in ("benign", "all", "loss", "increase", "success")}
@@ -78,7 +84,9 @@ def _scores_at(point, runs, clean, sign):
         attack = run["attack"]
         benign = attack["benign"][point]["mean"]
         values["benign"].append(abs(sign) * benign)
-        values["all"].append(abs(sign) * run["scores"]["final"][point]["mean"])
+        every = run["scores"]["final"][point]["mean"]
+        if every is not None:  # attackers can have a score that is not finite
+            values["all"].append(abs(sign) * every)
         if clean_run is not None:
             before = clean_run["scores"]["final"][point]["per_client"]
             clean_benign = np.delete(before, attack["ids"]).mean()
@@ -119,7 +127,7 @@ def _by_neighbours(runs, clean, sign):
 
 def _validation(runs, name):
     """The mean over runs of the mean validation score or loss at P, if all have one."""
-    if any(map(diverged, runs)):
+    if any(map(_lost, runs)):
         return None
     scores = [run["scores"].get("validation") for run in runs]
     if not all(scores):
