@@ -78,6 +78,7 @@ FILES = {
     "pfedgraph": "pfedgraph",
     "fedpac": "fedpac",
     "feddbe": "feddbe",
+    "panacea_flha": "panacea_flha",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)
