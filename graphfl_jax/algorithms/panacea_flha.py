@@ -235,8 +235,8 @@ def server_of_both(
         models = tuple(map(models_of, range(len(new_clients))))
         return server._replace(decoder=Joined(server.decoder, new_clients, models))
 
-    def of_new_clients(server, *given):
-        return server._replace(decoder=flha.adapt_new_clients(server.decoder, *given))
+    def adapt_new_clients(server, *trained):
+        return server._replace(decoder=flha.adapt_new_clients(server.decoder, *trained))
 
     within = panacea.within(
         lambda server: server.encoder, lambda server, part: server._replace(encoder=part)
@@ -247,7 +247,7 @@ def server_of_both(
         aggregate=aggregate,
         begin_round=within.begin_round,
         admit=admit,
-        adapt_new_clients=of_new_clients,
+        adapt_new_clients=adapt_new_clients,
         plays_on=flha.plays_on,
         substitute=within.substitute,
         moved=lambda server, key: within.moved(server, key_of_encoder(key)),

@@ -17,7 +17,7 @@ import pytest
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetune
 from graphfl_jax.configs.base import needing
-from graphfl_jax.core import Cohort, use_message, use_model
+from graphfl_jax.core import Cohort
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.examples import Examples
 from graphfl_jax.rounds import messages_per_client

@@ -255,7 +255,7 @@ def test_without_embeddings_it_is_flha_ghn():
         state = played(program, program.start(KEY, {}, DATA), rounds=2)
         admitted = program.admit(state, KEY, {}, EVERYONE)
         adapted = program.adapt(admitted, KEY, {}, EVERYONE)
-        states.append([one.server for one in (state, admitted, adapted)])
+        states.append([at.server for at in (state, admitted, adapted)])
     expected, ours = states
     assert_equal([server.decoder for server in ours], expected, rtol=1e-5, atol=1e-6)
 

@@ -1,5 +1,6 @@
 """Configurations, and the commands tables, figures and bench."""
 
+import inspect
 import json
 
 import jax
@@ -272,6 +273,20 @@ def test_every_cell_of_the_table_of_relations_is_a_configuration():
             assert config.data.graph == cell.setting
             assert config.data.get("neighbours", 5) == 5
             assert cell.setting != "learned" or method == "sfl"
+
+
+def test_every_cell_of_the_table_of_two_graphs_is_a_configuration():
+    """Methods of one architecture have one, and relations are the nearest or random ones."""
+    table = TABLES["two_graphs"]
+    played = [(c, m) for c in table.cells["small"] for m in c.methods or table.methods]
+    for cell, method in played:
+        config = paper_config(cell, method)
+        factory = ALGORITHMS[config.algorithm.name].factory
+        several = len(config.model.architectures) > 1
+        assert "models" in inspect.signature(factory).parameters or not several
+        assert config.data.graph == ("random" if cell.setting.startswith("random") else "knn")
+        assert several == (cell.setting != "one network")
+    assert {method for _, method in played} == set(table.methods)
 
 
 def test_small_tables_have_drawn_cars_and_few_sensors():
