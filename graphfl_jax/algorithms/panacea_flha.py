@@ -33,7 +33,7 @@ Special cases:
     one architecture, it is Panacea whose generator M is theta(A; W, s z P), up to the graph
     generator: here, it compares z, and there the hidden layer of M.
 
-Departures, since there is no paper, from both parents:
+Departures: there is no paper; these are from the two parents.
   * Of Panacea: M is the linear map P, and its graph generator compares z itself. It has the
     other departures of `panacea`; its layers and weights of relations can be chosen likewise.
     New clients do not fit their embeddings. W is averaged, and not fitted by the server.
