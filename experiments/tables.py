@@ -29,6 +29,7 @@ others.
 compression and privacy have uploads in fewer bits, and with noise, see graphfl_jax/wire.
 relations has methods with none, random, given, nearest and learned relations.
 methods has all methods on five data sets, with known and new clients.
+two_graphs has related clients with different networks.
 
 Writes TABLE.md and TABLE.json into the folder of --out. Runs that are cached there are not
 repeated; those of other code are made again, unless --accept_changes is set.

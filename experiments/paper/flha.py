@@ -20,7 +20,10 @@ from graphfl_jax.declarations import NOTHING
 UPPER_BOUND = "fedavg"
 # Of the paper, with its rate and optimiser. The others have rates that were searched.
 PAPER = ("flha-ghn-paper", "flha-ghn-no-gnn-paper")
-LAYERED = tuple(name for name in needing("layers") if name not in PAPER)
+# Those without relations.
+LAYERED = tuple(
+    name for name in needing("layers") if name not in (*PAPER, *needing("relations"))
+)
 METHODS = (UPPER_BOUND, "local", "pfedhn-het", "distillation", *LAYERED, PAPER[0])
 
 RESIDUAL, XRAY, HYBRID = (

@@ -4,7 +4,16 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from experiments.paper import flha, flha_text, methods, panacea_text, pfedgat, relations, wire
+from experiments.paper import (
+    flha,
+    flha_text,
+    methods,
+    panacea_text,
+    pfedgat,
+    relations,
+    two_graphs,
+    wire,
+)
 from experiments.paper.columns import Row, TableText
 from experiments.paper.configurations import Cell
 from graphfl_jax.configs.published import PUBLISHED
@@ -143,5 +152,11 @@ TABLES |= {
         complete=methods.with_best,
         text=methods.TEXT,
         seeds=5,
+    ),
+    "two_graphs": Table(
+        methods=two_graphs.METHODS,
+        cells={"small": two_graphs.CELLS},
+        row=wire.table_row,
+        text=two_graphs.TEXT,
     ),
 }

@@ -81,6 +81,7 @@ FILES = {
     "fedas": "fedas",
     "fed_pub": "fed_pub",
     "l2gd": "l2gd",
+    "panacea_flha": "panacea_flha",
 }
 _STATED = {
     name: getattr(importlib.import_module(f"graphfl_jax.algorithms.{file}"), name)

@@ -80,6 +80,28 @@ class Joined(NamedTuple):
     models: tuple[core.Params, ...]  # those of the new clients, leaves [m, ...], likewise
 
 
+# Settings that `panacea_flha` shares.
+HeadOptimizer = Annotated[
+    optax.GradientTransformation,
+    Optimizer(
+        "client",
+        (("lr", 0.009),),
+        rate="flha_head_lr",
+        meaning="Learning rate of the heads that FLHA-GHN refines for P.",
+    ),
+]
+HeadEpochs = Annotated[
+    int, Integer("Epochs for which a client trains its head for P; 0: none.", low=0)
+]
+NewClientOptimizer = Annotated[
+    optax.GradientTransformation,
+    Optimizer(
+        "client",
+        (("lr", 0.009),),
+        rate="flha_new_client_lr",
+        meaning="Learning rate with which new clients of FLHA-GHN train their models.",
+    ),
+]
 SMALL = 100_000  # numbers of a tensor that is trained as a part of one vector
 
 NEEDS = core.Needs(layers=True)
@@ -104,28 +126,9 @@ def flha_ghn(
             factories=GENERATORS,
         ),
     ] = "ghn",
-    flha_head_optimizer: Annotated[
-        optax.GradientTransformation,
-        Optimizer(
-            "client",
-            (("lr", 0.009),),
-            rate="flha_head_lr",
-            meaning="Learning rate of the heads that FLHA-GHN refines for P.",
-        ),
-    ],
-    flha_head_epochs: Annotated[
-        int,
-        Integer("Epochs for which a client trains its head for P; 0: none.", low=0),
-    ] = 1,
-    new_client_optimizer: Annotated[
-        optax.GradientTransformation,
-        Optimizer(
-            "client",
-            (("lr", 0.009),),
-            rate="flha_new_client_lr",
-            meaning="Learning rate with which new clients of FLHA-GHN train their models.",
-        ),
-    ],
+    flha_head_optimizer: HeadOptimizer,
+    flha_head_epochs: HeadEpochs = 1,
+    new_client_optimizer: NewClientOptimizer,
     batch_size: int,
     local_steps: int,
     unseen: tuple[core.ClientModel, ...] = (),

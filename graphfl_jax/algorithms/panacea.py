@@ -71,6 +71,16 @@ from graphfl_jax.trainers import Train
 # clients that it encodes beside the cohort.
 NEEDS = Needs(relations=True)
 DRAWN_CLIENTS, DRAWN_RELATIONS = 16, 8
+# Settings that `panacea_flha` shares.
+Weight = Annotated[Array, Real("Weight of Panacea's graph generator; 0 is Panacea-GN.")]
+Dropout = Annotated[
+    Array,
+    Real(
+        "Probability that, in a round, the mean of its neighbours' initial embeddings "
+        "replaces a client's own.",
+        high=1.0,
+    ),
+]
 
 
 class Drawn(NamedTuple):
@@ -90,17 +100,8 @@ def panacea(
     encoder: Annotated[RelationEncoder, Part(relation_encoder)],
     generator: Annotated[Generator, Part(generator)],
     fit: Annotated[ServerFit, Part(server_fit)],
-    lambda_d: Annotated[
-        Array, Real("Weight of Panacea's graph generator; 0 is Panacea-GN.")
-    ] = 0.01,
-    embedding_dropout: Annotated[
-        Array,
-        Real(
-            "Probability that, in a round, the mean of its neighbours' initial embeddings "
-            "replaces a client's own.",
-            high=1.0,
-        ),
-    ] = 0.1,
+    lambda_d: Weight = 0.01,
+    embedding_dropout: Dropout = 0.1,
     inner_product: Annotated[
         str,
         Choice(

@@ -38,6 +38,8 @@ PAPER = dict.fromkeys(
         "eval_every": 50,
     },
 )
+# It needs relations, here those of the most similar data.
+RELATED = {"panacea-flha": {"data.graph": "knn", "data.neighbours": 3}}
 SETTINGS = {
     "data.image_size": 16,
     "data.clients": 4,
@@ -57,6 +59,6 @@ SETTINGS = {
 
 def get_config(method="flha-ghn"):
     """The configuration of a method of `base.methods`."""
-    settings = SETTINGS | PAPER.get(method, {})
+    settings = SETTINGS | (PAPER | RELATED).get(method, {})
     tuned = base.searched("flha_cifar10", otherwise=METHODS)
     return base.configure(method, "cifar10", tuned=tuned, settings=settings)

@@ -11,6 +11,8 @@ from graphfl_jax.hypernets.relation_gnn import Depth, Width
 from graphfl_jax.models.mlp import MLP
 from graphfl_jax.settings import Integer, Part
 
+EmbeddingDim = Annotated[int, Integer("Size of a client's initial embedding.")]
+
 
 class Generator(NamedTuple):
     """Functions of weights that hold "trunk" and "output"."""
@@ -25,7 +27,7 @@ class Generator(NamedTuple):
 def generator(
     *,
     output: Annotated[Output, Part(output_layer)],
-    embedding_dim: Annotated[int, Integer("Size of a client's initial embedding.")] = 100,
+    embedding_dim: EmbeddingDim = 100,
     width: Width = 100,
     depth: Depth = 3,
 ) -> Generator:

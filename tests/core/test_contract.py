@@ -17,7 +17,7 @@ import pytest
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetune
 from graphfl_jax.configs.base import needing
-from graphfl_jax.core import Cohort, use_message, use_model
+from graphfl_jax.core import Cohort
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.examples import Examples
 from graphfl_jax.rounds import messages_per_client
@@ -58,6 +58,10 @@ ROWS = {name: (name, {}) for name in METHODS} | {
     # Plain SGD, as FedAvg has: with momentum, FedAvg does not learn this in 40 steps either.
     "flha-ghn": ("flha-ghn", {"client_optimizer": "sgd"}),
     "shared by types": ("flha-ghn-table", {"client_optimizer": "sgd"}),
+    "panacea-flha": (
+        "panacea-flha",
+        {"client_optimizer": "sgd", "hparams.server_lr": 1.0},
+    ),
     "attending": ("panacea", {"algorithm.layer": "attention"}),
     # Its server remembers all clients.
     "guarded": ("panacea", {"defence.name": "monotone"}),
@@ -290,8 +294,7 @@ def test_message_sizes_are_those_of_the_messages(subject):
     means = 4 * (2 * 5 + 2)
     sizes += [outputs, model + 2 * means - 4, model + 4 * 5, model + 4 * 2 * 100, body + 4]
     algorithm = subject.experiment.build(subject.hparams, 0)
-    client = algorithm.client
-    if algorithm.averages and client.untrained is use_message and client.deploy != use_model:
+    if algorithm.needs.layers:
         sizes.append(down)  # a trained copy of what generates the model
     assert round(up / messages_per_client(algorithm, subject.data), 3) in sizes
 

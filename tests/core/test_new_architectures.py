@@ -20,12 +20,15 @@ from graphfl_jax.algorithms.heterofl import heterofl
 from graphfl_jax.algorithms.hyper import ServerFit
 from graphfl_jax.algorithms.lgfedavg import lgfedavg
 from graphfl_jax.algorithms.local import local
+from graphfl_jax.algorithms.panacea_flha import panacea_flha
 from graphfl_jax.algorithms.pfedhn_het import pfedhn_het
 from graphfl_jax.build import Experiment
 from graphfl_jax.commands.common.result_tables import new_architectures_table
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.devices import client_mesh
+from graphfl_jax.hypernets.architecture_ghn import architecture_ghn
 from graphfl_jax.hypernets.layer_types import type_table
+from graphfl_jax.hypernets.relation_gnn import relation_encoder
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import Program
@@ -133,6 +136,19 @@ METHODS = {
         models,
         TRAIN,
         flha_generator=type_table(models=models),
+        flha_head_optimizer=optax.sgd(0.1),
+        new_client_optimizer=optax.sgd(0.1),
+        batch_size=6,
+        local_steps=2,
+        unseen=unseen,
+    ),
+    "panacea_flha": lambda models, unseen: panacea_flha(
+        models,
+        TRAIN,
+        decoder=architecture_ghn(models=models, ghn_depth=1, ghn_width=3, ghn_hidden=2),
+        encoder=relation_encoder(width=3, depth=2),
+        fit=FIT,
+        embedding_dim=2,
         flha_head_optimizer=optax.sgd(0.1),
         new_client_optimizer=optax.sgd(0.1),
         batch_size=6,

@@ -22,7 +22,8 @@ from tests.federations import small_config, two_clusters
 
 SLOW = pytest.mark.slow
 KEEPING = ("ditto", "scaffold")  # clients that keep something
-FITTING = [name for name in ALGORITHMS if name not in ("cfl", "flha_ghn")]
+ALONE = ("cfl", "flha_ghn", "panacea_flha")  # whose new clients cannot join together
+FITTING = [name for name in ALGORITHMS if name not in ALONE]
 QUICK = ("fedavg", "pfedgat")
 NEW = {"new_clients__fraction": 0.3, "new_clients__rounds": 2}
 TOGETHER = NEW | {"new_clients__join": "together"}

@@ -1,5 +1,6 @@
 """Configurations, and the commands tables, figures and bench."""
 
+import inspect
 import json
 
 import jax
@@ -304,6 +305,20 @@ def test_methods_are_sorted_and_compared_with_the_best_by_seeds():
         [2.0, 0.5],
         None,
     ]
+
+
+def test_every_cell_of_the_table_of_two_graphs_is_a_configuration():
+    """Methods of one architecture have one, and relations are the nearest or random ones."""
+    table = TABLES["two_graphs"]
+    played = [(c, m) for c in table.cells["small"] for m in c.methods or table.methods]
+    for cell, method in played:
+        config = paper_config(cell, method)
+        factory = ALGORITHMS[config.algorithm.name].factory
+        several = len(config.model.architectures) > 1
+        assert "models" in inspect.signature(factory).parameters or not several
+        assert config.data.graph == ("random" if cell.setting.startswith("random") else "knn")
+        assert several == (cell.setting != "one network")
+    assert {method for _, method in played} == set(table.methods)
 
 
 def test_small_tables_have_drawn_cars_and_few_sensors():
