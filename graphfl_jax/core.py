@@ -124,14 +124,16 @@ class Cohort(NamedTuple):
     @property
     def number(self) -> Array:
         """[] float32, how many take part; 1 if none does."""
-        if self.present is None:
-            return jnp.float32(len(self.ids))
-        return jnp.maximum(jnp.sum(self.present.astype(jnp.float32)), 1.0)
+        return jnp.maximum(jnp.sum(self.answers.astype(jnp.float32)), 1.0)
+
+    @property
+    def answers(self) -> Array:
+        """[M] bool, whether each takes part."""
+        return jnp.ones(len(self.ids), bool) if self.present is None else self.present
 
     def of_those(self, present: Array) -> "Cohort":
         """The cohort in which, of those who are present, only these [M] bool are."""
-        before = True if self.present is None else self.present
-        return self._replace(present=present & before)
+        return self._replace(present=present & self.answers)
 
 
 class State(NamedTuple):

@@ -193,11 +193,12 @@ def flha_ghn(
         return Model(jax.tree.map(choose, trained, generated))
 
     def aggregate(weights, cohorts, uploads, key):
-        counts = [len(cohort.ids) for cohort in cohorts]
+        # Uploads of absent clients are the mean of the others with the same architecture.
         means = [
-            tree.mean(upload, jnp.ones(count))
-            for upload, count in zip(uploads, counts, strict=True)
+            tree.mean(upload, jnp.ones(len(cohort.ids)))
+            for upload, cohort in zip(uploads, cohorts, strict=True)
         ]
+        counts = [jnp.sum(cohort.answers.astype(jnp.float32)) for cohort in cohorts]
         shares = [count / sum(counts) for count in counts]
         return jax.tree.map(
             lambda *parts: sum(share * part for share, part in zip(shares, parts, strict=True)),

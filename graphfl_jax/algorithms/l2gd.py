@@ -52,8 +52,7 @@ def l2gd(
 
     def mix(server, cohort, uploads, key):
         share = jnp.where(draw_uniform(key, ()) < l2gd_probability, l2gd_share, 0.0)
-        present = jnp.ones(len(cohort.ids)) if cohort.present is None else cohort.present
-        mean = tree.mean(uploads, present.astype(jnp.float32) / cohort.number)
+        mean = tree.mean(uploads, cohort.answers.astype(jnp.float32) / cohort.number)
         return jax.tree.map(lambda v, m: (1.0 - share) * v + share * m[None], uploads, mean)
 
     return mixing_method(model, train, mix, Needs())

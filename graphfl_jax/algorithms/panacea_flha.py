@@ -210,7 +210,7 @@ def server_of_both(
         encoder = panacea.aggregate(
             server.encoder, (everyone,), (jnp.concatenate(offsets),), key
         )
-        shares = [present_of(cohort) / everyone.number for cohort in cohorts]
+        shares = [cohort.answers.astype(jnp.float32) / everyone.number for cohort in cohorts]
         parts = map(sum_of, shares, weights)
         return Both(jax.tree.map(lambda *parts: sum(parts), *parts), encoder)
 
@@ -249,13 +249,6 @@ def server_of_both(
         substitute=within.substitute,
         moved=lambda server, key: within.moved(server, key_of_encoder(key)),
     )
-
-
-def present_of(cohort: core.Cohort) -> core.Array:
-    """[M] float32, 1 for each client that takes part and 0 for the others."""
-    if cohort.present is None:
-        return jnp.ones(len(cohort.ids))
-    return cohort.present.astype(jnp.float32)
 
 
 def sum_of(shares: core.Array, rows: Any) -> Any:

@@ -111,8 +111,7 @@ def law_of(
         for cohort, sent_bytes in zip(cohorts, sent, strict=True):
             work = 1.0 if cohort.work is None else cohort.work
             each = clock.seconds(cohort.ids, work * steps(cohort.weights), sent_bytes)
-            present = True if cohort.present is None else cohort.present
-            taken.append(jnp.where(present, each, 0.0))
+            taken.append(jnp.where(cohort.answers, each, 0.0))
         limit = _limit(clock, cohorts, jnp.concatenate(taken))
         waited = []
         for cohort, each in zip(cohorts, taken, strict=True):
@@ -138,6 +137,6 @@ def _limit(clock, cohorts, taken):
     limit = jnp.float32(jnp.inf) if clock.deadline is None else clock.deadline
     if not clock.wait_for:
         return limit
-    present = [jnp.ones(len(c.ids), bool) if c.present is None else c.present for c in cohorts]
-    answers = jnp.sort(jnp.where(jnp.concatenate(present), taken, jnp.inf))
+    present = jnp.concatenate([cohort.answers for cohort in cohorts])
+    answers = jnp.sort(jnp.where(present, taken, jnp.inf))
     return jnp.minimum(limit, answers[min(clock.wait_for, len(taken)) - 1])

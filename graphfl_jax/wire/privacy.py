@@ -165,7 +165,7 @@ def _learn_from(mean, numbers, cohorts, untrained, uploads, key):
 
     def change(updates, sent, group):
         key_group = jax.random.fold_in(key, NOISE + group)
-        result = mean(updates, _present(cohorts[group]), numbers[group], key_group)
+        result = mean(updates, cohorts[group].answers, numbers[group], key_group)
         return jnp.broadcast_to(result[None], updates.shape)
 
     uploads = with_updates(untrained, uploads, change)
@@ -225,10 +225,6 @@ def _with_clip(algorithm, clip):
         return Private(server.init(key, graph), jnp.float32(clip))
 
     return dataclasses.replace(algorithm, server=dataclasses.replace(inside, init=init))
-
-
-def _present(cohort):
-    return jnp.ones(len(cohort.ids), bool) if cohort.present is None else cohort.present
 
 
 def _alike(cohort: Cohort, number: float) -> Cohort:

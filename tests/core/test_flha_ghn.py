@@ -835,6 +835,11 @@ def test_messages_of_the_table_are_one_layer_of_each_type():
 # ------------------------------------------------------------------------------- the server
 
 
+def moved(weights, by):
+    """Uploads that differ from the weights by a number each."""
+    return jax.tree.map(lambda w: jnp.stack([w + step for step in by]), weights)
+
+
 def test_the_server_has_a_robust_mean_of_each_architecture():
     """The median of every architecture's uploads, weighted by its number of clients."""
     generator = type_table(models=MODELS)
@@ -843,11 +848,8 @@ def test_the_server_has_a_robust_mean_of_each_architecture():
     weights = drawn(start_of(generator))
     cohorts = (Cohort(jnp.array([0, 2, 4]), jnp.ones(3)), Cohort(jnp.array([1]), jnp.ones(1)))
 
-    def moved(by):
-        return jax.tree.map(lambda w: jnp.stack([w + step for step in by]), weights)
-
-    uploads = (moved([0.1, 0.2, 9.0]), moved([1.0]))
-    sent = (moved([0.0] * 3), moved([0.0]))
+    uploads = (moved(weights, [0.1, 0.2, 9.0]), moved(weights, [1.0]))
+    sent = (moved(weights, [0.0] * 3), moved(weights, [0.0]))
 
     @jax.jit
     def learned(uploads):
@@ -867,13 +869,17 @@ def test_the_mean_over_clients_is_uniform():
         Cohort(jnp.array(ids), jnp.array(counts))
         for ids, counts in (([0, 2, 4], [1.0, 5.0, 9.0]), ([1], [100.0]))
     )
-    steps = (np.array([1.0, 2.0, 6.0]), np.array([3.0]))
-    uploads = tuple(
-        jax.tree.map(lambda w: jnp.stack([w + step for step in own]), weights)  # noqa: B023
-        for own in steps
-    )
+    uploads = (moved(weights, [1.0, 2.0, 6.0]), moved(weights, [3.0]))
     after = jax.jit(algorithm.server.aggregate)(weights, cohorts, uploads, KEY)
     assert_equal(after, jax.tree.map(lambda w: w + 12 / 4, weights), rtol=1e-5, atol=1e-6)
+    # Of the first architecture one client answers, of the second none, or one as well.
+    here = cohorts[0].of_those(jnp.array([False, False, True]))
+    for answers, mean in zip((False, True), (6.0, (6.0 + 3.0) / 2), strict=True):
+        there = cohorts[1].of_those(jnp.array([answers]))
+        sent = (moved(weights, [6.0] * 3), moved(weights, [3.0 if answers else 0.0]))
+        after = jax.jit(algorithm.server.aggregate)(weights, (here, there), sent, KEY)
+        expected = jax.tree.map(lambda w: w + mean, weights)  # noqa: B023
+        assert_equal(after, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_without_epochs_of_refining_p_is_g():
