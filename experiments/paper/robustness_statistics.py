@@ -74,7 +74,11 @@ def robustness_row(
 def _lost(run):
     """Whether a run diverged, or a score of its benign clients is not finite."""
     benign = run["attack"]["benign"] if run["attack"] else run["scores"]["final"]
-    return diverged(run) or any(at["mean"] is None for at in (benign or {}).values())
+    return diverged(run) or not all(map(_finite, (benign or {}).values()))
+
+
+def _finite(summary):
+    return summary["mean"] is not None and np.isfinite(summary["mean"])
 
 
 def _scores_at(point, runs, clean, sign):
@@ -84,9 +88,9 @@ def _scores_at(point, runs, clean, sign):
         attack = run["attack"]
         benign = attack["benign"][point]["mean"]
         values["benign"].append(abs(sign) * benign)
-        every = run["scores"]["final"][point]["mean"]
-        if every is not None:  # attackers can have a score that is not finite
-            values["all"].append(abs(sign) * every)
+        every = run["scores"]["final"][point]
+        if _finite(every):  # attackers can have scores that are not
+            values["all"].append(abs(sign) * every["mean"])
         if clean_run is not None:
             before = clean_run["scores"]["final"][point]["per_client"]
             clean_benign = np.delete(before, attack["ids"]).mean()

@@ -174,7 +174,7 @@ def with_digest(record: Record) -> Record:
 
 
 def _line(record):
-    return json.dumps(with_digest(record)) + "\n"
+    return json.dumps(with_digest(record), allow_nan=False) + "\n"
 
 
 def read_record(text: str | bytes, form: dict) -> Record:

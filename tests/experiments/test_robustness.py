@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 
 import numpy as np
 import pytest
@@ -118,14 +119,18 @@ def test_without_benign_clients_or_with_a_diverged_run_there_is_no_score():
 
 def test_a_score_that_is_not_finite_counts_as_divergence_of_benign_clients_alone():
     whole = robustness_row(ATTACKED, CLEAN)
-    of_attacker = copy.deepcopy(ATTACKED)
-    of_attacker[0]["scores"]["final"]["L"] = {"mean": None, "per_client": [None, 0.6, 0.7]}
-    row = robustness_row(of_attacker, CLEAN)
-    assert row["diverged"] == 0 and len(row["points"]["L"]["all"]["seeds"]) == 1
-    assert row["points"]["L"]["benign"] == whole["points"]["L"]["benign"]
-    of_benign = copy.deepcopy(ATTACKED)
-    of_benign[0]["attack"]["benign"]["L"] = {"mean": None}
-    assert robustness_row(of_benign, CLEAN)["diverged"] == 1
+    for missing in (None, math.nan):
+        of_attacker = copy.deepcopy(ATTACKED)
+        of_attacker[0]["scores"]["final"]["L"] = {
+            "mean": missing,
+            "per_client": [missing, 0.6, 0.7],
+        }
+        row = robustness_row(of_attacker, CLEAN)
+        assert row["diverged"] == 0 and len(row["points"]["L"]["all"]["seeds"]) == 1
+        assert row["points"]["L"]["benign"] == whole["points"]["L"]["benign"]
+        of_benign = copy.deepcopy(ATTACKED)
+        of_benign[0]["attack"]["benign"]["L"] = {"mean": missing}
+        assert robustness_row(of_benign, CLEAN)["diverged"] == 1
 
 
 def test_the_bound_is_the_better_of_the_clean_run_and_local_training():

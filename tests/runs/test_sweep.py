@@ -1,5 +1,6 @@
 """Sweeps: many runs as one program, written as they end, on this host or on a cluster."""
 
+import copy
 import dataclasses
 import fcntl
 import functools
@@ -26,7 +27,7 @@ from graphfl_jax.commands.sweeping.grid import (
     take_axes,
 )
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards, ranked_rows
-from graphfl_jax.commands.sweeping.trial_log import TrialLog, merged_logs
+from graphfl_jax.commands.sweeping.trial_log import TrialLog, merged_logs, read_log
 from graphfl_jax.configs import change, fl60
 from graphfl_jax.configs.values import adjust
 from graphfl_jax.data.new_clients import hold_out
@@ -35,6 +36,7 @@ from graphfl_jax.runs import batch, executables
 from graphfl_jax.runs.batch import Trial, next_size, run_trials, with_seed
 from graphfl_jax.runs.identity import digest_of_json
 from graphfl_jax.runs.results import as_json, new_client_scores
+from graphfl_jax.runs.store import LineStore
 from graphfl_jax.runs.sweep import groups_of
 from graphfl_jax.runs.views import PLOT, TABLE
 from tests.commands import ENVIRONMENT, command, launched, launched_small, small_words, tiny
@@ -446,6 +448,27 @@ def test_an_incomplete_line_is_dropped_and_its_run_repeated(tmp_path):
         again = play(tmp_path, groups)
     assert [line["scores"] for line in again] == [line["scores"] for line in lines]
     assert len(read(tmp_path)) == 2
+
+
+@pytest.mark.slow
+def test_a_run_with_a_score_before_p_that_is_not_finite_is_kept(tmp_path):
+    """It has not diverged, since its scores at P are finite."""
+    (group,) = planned({"hparams.client_lr": 0.1}, config=tiny_config("local", rounds=1))
+    ((_, outcome),) = run_trials(group.config, group.federations, [group.planned[0].trial])
+    scores = copy.deepcopy(outcome.results["scores"])
+    for part in ("final", "validation"):
+        scores[part]["L"]["mean"] = np.nan
+    outcome = dataclasses.replace(outcome, results=outcome.results | {"scores": scores})
+    with TrialLog(tmp_path, [group], resume=False) as log:
+        log.write(group, group.planned[0], outcome)
+    ((line,), damaged) = read_log(tmp_path / "trials.jsonl")
+    assert damaged == [] and line["validation"]["final"]["L"]["mean"] is None
+    assert [row["runs"] for row in leaderboards([line])[0]["rows"]] == [1]
+
+
+def test_a_store_of_lines_refuses_numbers_that_json_has_not(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        LineStore(tmp_path / "lines").add({"score": np.nan})
 
 
 @pytest.mark.release

@@ -230,7 +230,7 @@ class TrialLog:
             for row in outcome.rows
         ]
         line = {"trial": planned.name, "point": planned.point, **as_json(outcome.results)}
-        line |= {"identity": identity, "validation": _validation(outcome)}
+        line |= {"identity": identity, "validation": with_null(_validation(outcome))}
         line["curve"] = with_null(curve)
         self.records[planned.name] = line
         check_locked(self.lock, self.out)
