@@ -17,6 +17,9 @@ whose losses differ by little can be confused: with losses in [0, b], the mean o
 is within b sqrt(ln(2 / d) / 2n) of the expectation with probability 1 - d (Hoeffding), and the
 choice costs at most twice that.
 
+A round that would leave the server with a number that is not finite changes nothing there, so
+that the clients of a server that attackers have destroyed go on alone.
+
 It does not protect G, which is what the server sends, nor new clients before their first round,
 nor privacy.
 
@@ -117,9 +120,16 @@ def with_veto(algorithm: Algorithm, veto: Veto) -> Algorithm:
             f"defence.veto needs validation examples, and clients of this method have those of "
             f"the split {algorithm.needs.held_out}; set --config.defence.veto=false"
         )
+    server = algorithm.server
+
+    def aggregate(state, cohorts, uploads, key):
+        after = server.aggregate(state, cohorts, uploads, key)
+        return tree.where(tree.all_finite(after), after, state)
+
     return dataclasses.replace(
         algorithm,
         needs=algorithm.needs._replace(held_out="val"),
+        server=dataclasses.replace(server, aggregate=aggregate),
         clients=tuple(_cautious(client, veto) for client in algorithm.clients),
     )
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import graphfl_jax
 from graphfl_jax.algorithms.veto import ALONE
 from graphfl_jax.build import build_experiment
 from graphfl_jax.core import Predictor
@@ -119,6 +120,23 @@ def test_a_client_that_never_trusts_predicts_as_one_that_trains_alone():
     assert_equal(client.personalize(message, after, data, key).params, after.alone)
     predictor = client.personalize(message, after, data, key)
     assert isinstance(predictor, Predictor) and not predictor.extra.trusted
+
+
+def test_clients_go_on_alone_when_attackers_destroy_the_server():
+    """Their uploads are too large for a mean, or make all models overflow."""
+    fields = {
+        "attack__name": "poisoning",
+        "hparams__attack_ratio": 0.5,
+        "hparams__attack_lambda": 3e38,
+        "data__val_fraction": 0.2,
+        "rounds": 4,
+        "eval_every": 4,
+    }
+    plain = graphfl_jax.run(small_config("fedavg", **fields))
+    assert plain.results["diverged"]
+    vetoed = graphfl_jax.run(small_config("fedavg", defence__veto=True, **fields))
+    assert not vetoed.results["diverged"]
+    assert np.isfinite(vetoed.results["scores"]["final"]["P"]["per_client"]).all()
 
 
 @pytest.mark.parametrize(
