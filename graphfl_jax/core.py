@@ -434,6 +434,8 @@ class Algorithm:
     # (key, cohorts, number n of clients of each architecture, server) -> the cohorts, with who
     # takes part and how. None: all do, in full
     attend: Callable[[Array, tuple, tuple[int, ...], Any], tuple] | None = None
+    # whether the server stays as it was in a round that would leave a number in it not finite
+    stays_finite: bool = False
     clocked: bool = False  # whether `attend` says how long a round waits for each client
     # upload, shapes and types -> the bits that are sent of it; None: those of its numbers
     upload_bits: Callable[[Any], float] | None = None

@@ -246,6 +246,8 @@ def play_round(
     cohort, finite = join(*cohorts), (jnp.concatenate(finite) > 0) & jnp.concatenate(sent)
     if cohort.present is not None and algorithm.release is None:
         learned = tree.where(jnp.any(cohort.present), learned, before)
+    if algorithm.stays_finite:
+        learned = tree.where(tree.all_finite(learned), learned, before)
     seconds = state.seconds
     if algorithm.clocked:
         seconds += jnp.max(cohort.seconds)

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from graphfl_jax.runs.checkpoint import write_json, write_text
 from graphfl_jax.runs.environment import environment
+from graphfl_jax.runs.results import with_null
 from graphfl_jax.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +42,7 @@ def write_results(
 
     Args:
       out: the folder, which is made if it does not exist.
-      results: all numbers, for the JSON file.
+      results: all numbers, for the JSON file, in which null is one that is not finite.
       text: in Markdown, below the provenance.
       since: `time.perf_counter` at the start of the command; None states no duration.
       note: behind the provenance.
@@ -50,7 +51,7 @@ def write_results(
       ValueError: as `around`.
     """
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / f"{name}.json", results)
+    write_json(out / f"{name}.json", with_null(results))
     seconds = None if since is None else time.perf_counter() - since
     page = f"{provenance(sys.argv, seconds=seconds)}{note}\n\n{text}"
     write_text(out / f"{name}.md", page)

@@ -120,16 +120,10 @@ def with_veto(algorithm: Algorithm, veto: Veto) -> Algorithm:
             f"defence.veto needs validation examples, and clients of this method have those of "
             f"the split {algorithm.needs.held_out}; set --config.defence.veto=false"
         )
-    server = algorithm.server
-
-    def aggregate(state, cohorts, uploads, key):
-        after = server.aggregate(state, cohorts, uploads, key)
-        return tree.where(tree.all_finite(after), after, state)
-
     return dataclasses.replace(
         algorithm,
         needs=algorithm.needs._replace(held_out="val"),
-        server=dataclasses.replace(server, aggregate=aggregate),
+        stays_finite=True,
         clients=tuple(_cautious(client, veto) for client in algorithm.clients),
     )
 

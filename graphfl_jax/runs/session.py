@@ -300,9 +300,9 @@ def place(values, sharding):
 def ended_at(
     log: Log | None, participation: Participation, evaluated: Evaluated, played: int
 ) -> int:
-    """The round that ended a run, since the server or P of all clients is not finite; or -1.
+    """The round that ended a run, since the server, or all clients at L or P, are not finite.
 
-    If that of all clients is not, it is the first round in which a client was not finite.
+    -1 if none did. If it is the clients, it is the first round in which one was not finite.
 
     Args:
       log: of the rounds since the last evaluation, if there are any.
@@ -314,7 +314,7 @@ def ended_at(
         return int(log.diverged_at)
     of_server = (evaluated.allocation, evaluated.rejected)
     finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(of_server))
-    if finite and not not_finite(evaluated.scores, ("P",)).all():
+    if finite and not not_finite(evaluated.scores, ("L", "P")).all():
         return -1
     return participation.since if participation.since > 0 else played
 
