@@ -18,6 +18,9 @@ from graphfl_jax.runs.views import per_round
 Row = dict[str, Any]  # of a table: a method in a cell
 
 
+LARGE = 1e6  # numbers from here on have a power of ten
+
+
 class Column(NamedTuple):
     """A column of a table."""
 
@@ -82,7 +85,9 @@ class TableText(NamedTuple):
 
 def number_text(value: float | None, digits: int = 2) -> str:
     """A number as text; empty for None."""
-    return "" if value is None else f"{value:.{digits}f}"
+    if value is None:
+        return ""
+    return f"{value:.{digits}f}" if abs(value) < LARGE else f"{value:.1e}"
 
 
 # What tables with the column "sd seeds" say of it.

@@ -77,8 +77,8 @@ def results_of(
     training = len(federation.clients) - federation.new_clients
     most = int(max(course.participation.trained, default=0))
     in_mean = min(config.cohort_size, training) if config.cohort == POISSON else sum(sizes)
+    steps = course.rounds * in_mean * steps_of_client(config, federation.data)
     down, up = np.average(course.traffic, axis=0, weights=sizes)
-    steps = course.rounds * sum(sizes) * steps_of_client(config, federation.data)
     return {
         "algorithm": config.algorithm.name,
         "variant": variant_of(config),

@@ -14,6 +14,7 @@ from graphfl_jax.configs import change
 from graphfl_jax.core import Cohort
 from graphfl_jax.rounds import draw_cohort, known_to_server, present_first
 from graphfl_jax.runs.session import program_of
+from graphfl_jax.runs.views import per_round
 from graphfl_jax.testing.subject import assert_equal, federation, floats, small_config
 from graphfl_jax.wire.poisson import MISSED, places, poisson_cohorts
 
@@ -102,6 +103,7 @@ def test_results_say_how_often_each_client_trained(tmp_path):
     trained = result.results["rounds_trained"]
     assert 10 < sum(trained) < 40  # 24 in the mean
     assert result.results["communication"]["clients"] == 2
+    assert per_round(result.results, "steps") == pytest.approx(2 * CONFIG.local_steps)
     saved = load(tmp_path / "run")
     numbers = [saved.rounds_trained(client) for client in saved.clients]
     assert numbers == trained

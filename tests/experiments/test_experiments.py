@@ -15,7 +15,7 @@ from experiments.benchmarks.timing import matmul_flops
 from experiments.common import pages
 from experiments.common.pages import command, provenance
 from experiments.common.score_plots import draw_lines
-from experiments.paper import cached_runs
+from experiments.paper import cached_runs, columns
 from experiments.paper.columns import SPREAD
 from experiments.paper.configurations import Cell, paper_config
 from experiments.paper.methods import with_best
@@ -299,6 +299,13 @@ def test_every_cell_of_the_table_of_methods_is_a_configuration():
         ),
         "fedrod",
     }
+
+
+def test_large_numbers_of_a_table_have_a_power_of_ten():
+    numbers = [1.005, 999_999.0, 2e11, -2e11, None]
+    assert [columns.number_text(number) for number in numbers] == [
+        *("1.00", "999999.00", "2.0e+11", "-2.0e+11", ""),
+    ]
 
 
 def test_methods_are_sorted_and_compared_with_the_best_by_seeds():
