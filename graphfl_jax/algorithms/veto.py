@@ -11,6 +11,10 @@ it is infinite. Of its K_c local steps, a client takes K_v on v_i and the others
 does. If it does not take part, it starts from v_i where the method sends models; with other
 methods it keeps what it had, and sends what it would send untrained.
 
+A client that starts from v_i sends the whole way from what it received to its own model. While
+the server's models are young, this disturbs the method more than it helps, so m is large by
+default: it is against models that are useless.
+
 So at P, the validation loss of a client is at most 1 + m_P times that of a model that it has
 trained alone for the share K_v / K_c of its steps. On n validation examples, two predictors
 whose losses differ by little can be confused: with losses in [0, b], the mean over n examples
@@ -85,7 +89,7 @@ def veto(
     veto_margin: Annotated[
         Array,
         Real("Relative loss by which a received model may be worse to be trained.", low=-1.0),
-    ] = 0.1,
+    ] = 30.0,
     veto_prediction_margin: Annotated[
         Array,
         Real("Relative loss by which the method's predictor may be worse at P.", low=-1.0),
