@@ -17,7 +17,7 @@ import graphfl_jax
 from graphfl_jax import configs
 from graphfl_jax.build import build_experiment
 from graphfl_jax.commands.common.help_text import field_table
-from graphfl_jax.configs import base, change, fl60
+from graphfl_jax.configs import base, change, fl60, har
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.runs.debug import DebugSession
@@ -429,4 +429,4 @@ def test_a_method_whose_rates_nobody_has_chosen_says_so(tmp_path):
 def test_methods_whose_rates_were_chosen_exist():
     assert {name for names in base.SEARCHED.values() for name in names} <= base.methods().keys()
     assert base.was_searched(fl60.get_config("ditto"))
-    assert not base.was_searched(fl60.get_config("fedrod"))
+    assert not base.was_searched(har.get_config("fedrod"))
