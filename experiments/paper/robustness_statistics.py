@@ -27,8 +27,8 @@ def robustness_row(
       the clients that are benign in a run score than in the clean run; ``increase``, the same
       in % of their score in the clean run, if lower scores are better; and ``success`` of a
       backdoor in %; and, with `alone`, ``bound``, how much worse the benign clients score than
-      in the better of the clean run and local training at P, which is in % if lower scores are
-      better. ``points`` is None if a run diverged or has no benign clients; without
+      in the better of the clean run and local training, which is at P alone, and in % if lower
+      scores are better. Scores that are not finite at G or L are left out. ``points`` is None if a run diverged or has no benign clients; without
       ``loss`` and ``increase`` if only a clean run diverged.
       ``neighbours`` has the ``loss`` at each point of the benign clients with each of
       `NEIGHBOURS` as their share of malicious neighbours, where there are such clients and
@@ -60,8 +60,7 @@ def robustness_row(
         for point in POINTS
     }
     if alone is not None and with_loss and not any(map(_lost, alone)):
-        for point, scores in row["points"].items():
-            scores["bound"] = over_seeds(_bounds(point, runs, clean, alone, sign))
+        row["points"]["P"]["bound"] = over_seeds(_bounds(runs, clean, alone, sign))
     if with_loss:
         row["neighbours"] = _by_neighbours(runs, clean, sign)
     for kind in ("honest", "malicious"):
@@ -72,9 +71,9 @@ def robustness_row(
 
 
 def _lost(run):
-    """Whether a run diverged, or a score of its benign clients is not finite."""
+    """Whether a run diverged, or its benign clients have no finite score at P."""
     benign = run["attack"]["benign"] if run["attack"] else run["scores"]["final"]
-    return diverged(run) or not all(map(_finite, (benign or {}).values()))
+    return diverged(run) or bool(benign and not _finite(benign["P"]))
 
 
 def _finite(summary):
@@ -86,6 +85,8 @@ def _scores_at(point, runs, clean, sign):
     values = {name: [] for name in ("benign", "all", "loss", "increase", "success")}
     for run, clean_run in zip(runs, clean, strict=True):
         attack = run["attack"]
+        if not _finite(attack["benign"][point]):  # as at G, where clients have a veto
+            continue
         benign = attack["benign"][point]["mean"]
         values["benign"].append(abs(sign) * benign)
         every = run["scores"]["final"][point]
@@ -102,11 +103,11 @@ def _scores_at(point, runs, clean, sign):
     return {name: over_seeds(seeds) for name, seeds in values.items() if seeds}
 
 
-def _bounds(point, runs, clean, alone, sign):
-    """For each seed, how much worse benign clients score than clean or alone at P."""
+def _bounds(runs, clean, alone, sign):
+    """For each seed, how much worse benign clients score at P than clean or alone."""
     bounds = []
     for run, *others in zip(runs, clean, alone, strict=True):
-        ids, now = run["attack"]["ids"], run["attack"]["benign"][point]["mean"]
+        ids, now = run["attack"]["ids"], run["attack"]["benign"]["P"]["mean"]
         before = [other["scores"]["final"]["P"]["per_client"] for other in others]
         means = [np.delete(scores, ids).mean() for scores in before]
         bounds.append(sign * (max(means) - now) if sign > 0 else 100 * (now / min(means) - 1))
@@ -120,10 +121,12 @@ def _by_neighbours(runs, clean, sign):
         for part in run["attack"]["benign_by_malicious_neighbours"] or ():
             of_share = losses.setdefault(part["share"], {point: [] for point in POINTS})
             for point, score in part["scores"].items():
+                if score is None or not np.isfinite(score):
+                    continue
                 before = np.array(clean_run["scores"]["final"][point]["per_client"])
                 of_share[point].append(sign * (before[part["ids"]].mean() - score))
     return {
-        share: {point: over_seeds(values) for point, values in losses[share].items()}
+        share: {point: over_seeds(values) for point, values in losses[share].items() if values}
         for share in NEIGHBOURS
         if share in losses
     }

@@ -129,7 +129,11 @@ def test_a_score_that_is_not_finite_counts_as_divergence_of_benign_clients_alone
         assert row["diverged"] == 0 and len(row["points"]["L"]["all"]["seeds"]) == 1
         assert row["points"]["L"]["benign"] == whole["points"]["L"]["benign"]
         of_benign = copy.deepcopy(ATTACKED)
-        of_benign[0]["attack"]["benign"]["L"] = {"mean": missing}
+        of_benign[0]["attack"]["benign"]["G"] = {"mean": missing}
+        row = robustness_row(of_benign, CLEAN)
+        assert row["diverged"] == 0 and len(row["points"]["G"]["benign"]["seeds"]) == 1
+        assert row["points"]["P"] == whole["points"]["P"]
+        of_benign[0]["attack"]["benign"]["P"] = {"mean": missing}
         assert robustness_row(of_benign, CLEAN)["diverged"] == 1
 
 
