@@ -28,8 +28,9 @@ def robustness_row(
       in % of their score in the clean run, if lower scores are better; and ``success`` of a
       backdoor in %; and, with `alone`, ``bound``, how much worse the benign clients score than
       in the better of the clean run and local training, which is at P alone, and in % if lower
-      scores are better. Scores that are not finite at G or L are left out. ``points`` is None if a run diverged or has no benign clients; without
-      ``loss`` and ``increase`` if only a clean run diverged.
+      scores are better. Scores that are not finite at G or L are left out. ``points`` is None
+      if a run diverged or has no benign clients; without ``loss`` and ``increase`` if only a
+      clean run diverged.
       ``neighbours`` has the ``loss`` at each point of the benign clients with each of
       `NEIGHBOURS` as their share of malicious neighbours, where there are such clients and
       losses.
