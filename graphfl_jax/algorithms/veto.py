@@ -185,8 +185,6 @@ def _cautious(client: Client, veto: Veto) -> Client:
     def predict_chosen(predictor, x):
         extra, trusted = predictor.extra
         theirs = predict(predictor._replace(extra=extra), x)
-        if client.predict is None:
-            return theirs  # as a client's own model does
         return jnp.where(trusted, theirs, model.predict(predictor, x))
 
     return dataclasses.replace(
@@ -195,6 +193,7 @@ def _cautious(client: Client, veto: Veto) -> Client:
         local=local,
         deploy=deploy,
         personalize=personalize,
-        predict=predict_chosen,
+        # Without more than a model, both predict alike.
+        predict=None if client.predict is None else predict_chosen,
         untrained=lambda message, held, data: client.untrained(message, held.memory, data),
     )

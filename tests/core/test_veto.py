@@ -85,7 +85,7 @@ def test_a_client_starts_from_the_better_model_and_predicts_with_it():
         predictor = client.personalize(message, after_bad, data, key)
         assert_equal(predictor.params, expected)
         x = data.val.rows(jnp.arange(3)).x
-        assert_equal(client.predict(predictor, x), model.apply(expected, x), rtol=1e-6)
+        assert_equal(model.predict(predictor, x), model.apply(expected, x), rtol=1e-6)
     broken = shifted(good, np.nan)
     assert_equal(client.personalize(broken, after_bad, data, key).params, after_bad.alone)
 
