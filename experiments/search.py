@@ -56,9 +56,10 @@ def main() -> int:
     results = {"searched": [], "left_out": left_out}
     for plan in plans:
         row = searched(plan, out / plan.method)
-        if FLAGS.keep and row["ended"]:
-            results = keep({"searched": [row], "left_out": left_out}, design)
-        elif not FLAGS.keep:
+        if FLAGS.keep:
+            ended = [row] if row["ended"] else []
+            results = keep({"searched": ended, "left_out": left_out}, design)
+        else:
             results["searched"].append(row)
     text = text_of(results["searched"])
     pages.write_results(out, "search", results, text, since=started)

@@ -189,6 +189,12 @@ def new_client_curves(runs: list[dict]) -> list[list[dict]]:
     return [run["new_clients"]["curve"] for run in runs if not diverged(run)]
 
 
+def metrics_text(rows: list[Row]) -> str:
+    """The metric and the unit of each data set."""
+    texts = (f"{row['data']}: {row['metric']}, {row['unit']}" for row in rows)
+    return "; ".join(dict.fromkeys(texts))
+
+
 def spread_text(scores: Sequence[float]) -> str:
     """The standard deviation over seeds as text; empty for one seed."""
     return f"{np.std(scores):.2f}" if len(scores) > 1 else ""

@@ -79,8 +79,8 @@ def with_best(rows: list[Row]) -> list[Row]:
     return sorted_rows
 
 
-def _score(head, name):
-    return Column(head, lambda row: number_text(row["scores"][name]["mean"]))
+def _score(name):
+    return Column(name, lambda row: number_text(row["scores"][name]["mean"]))
 
 
 def _method(row):
@@ -92,17 +92,17 @@ TEXT = TableText(
         columns.DATA,
         columns.SETTING,
         Column("method", _method, scored=False, left=True),
-        *(_score(point, point) for point in POINTS),
+        *map(_score, POINTS),
         Column("behind", lambda row: interval_text(row["behind"]) if row["behind"] else "best"),
         Column("worst\ndecile", lambda row: number_text(row["scores"]["P"]["worst_decile"])),
-        _score("joined", "joined"),
-        _score("trained", "trained"),
+        _score("joined"),
+        _score("trained"),
         *columns.COST,
     ),
     title=lambda row: f"methods on {row['data']}, {row['setting']}, {row['unit']}",
     introduction=lambda rows: [
         f"Test scores of {rows[0]['seeds']} seeds; "
-        f"{'; '.join(dict.fromkeys(map(_metric, rows)))}. *Behind* is how much worse than the "
+        f"{columns.metrics_text(rows)}. *Behind* is how much worse than the "
         "best method a method is at P, a mean over runs with the same seed and its 95 % "
         "interval by Student's t. A fifth of the clients are new. *Joined* is their score at P "
         "when they join, *trained* after five rounds in which they train. "
@@ -110,7 +110,3 @@ TEXT = TableText(
     ],
     notes=columns.simulated_notes,
 )
-
-
-def _metric(row):
-    return f"{row['data']}: {row['metric']}, {row['unit']}"

@@ -100,9 +100,8 @@ def text_of(table: str) -> TableText:
 
 def introduction(rows: list[Row]) -> list[str]:
     """Metrics, seeds and their spread, in a sentence."""
-    metrics = dict.fromkeys(f"{row['data']}: {row['metric']}, {row['unit']}" for row in rows)
     return [
-        f"Test scores of {rows[0]['seeds']} seeds; {'; '.join(metrics)}. {columns.SPREAD} "
+        f"Test scores of {rows[0]['seeds']} seeds; {columns.metrics_text(rows)}. {columns.SPREAD} "
         f"{columns.COSTS}\n"
     ]
 

@@ -74,11 +74,11 @@ def robustness_row(
 def _lost(run):
     """Whether a run diverged, or its benign clients have no finite score at P."""
     benign = run["attack"]["benign"] if run["attack"] else run["scores"]["final"]
-    return diverged(run) or bool(benign and not _finite(benign["P"]))
+    return diverged(run) or bool(benign and not _finite(benign["P"]["mean"]))
 
 
-def _finite(summary):
-    return summary["mean"] is not None and np.isfinite(summary["mean"])
+def _finite(number):
+    return number is not None and np.isfinite(number)
 
 
 def _scores_at(point, runs, clean, sign):
@@ -86,13 +86,13 @@ def _scores_at(point, runs, clean, sign):
     values = {name: [] for name in ("benign", "all", "loss", "increase", "success")}
     for run, clean_run in zip(runs, clean, strict=True):
         attack = run["attack"]
-        if not _finite(attack["benign"][point]):  # as at G, where clients have a veto
-            continue
         benign = attack["benign"][point]["mean"]
+        if not _finite(benign):  # as at G, where clients have a veto
+            continue
         values["benign"].append(abs(sign) * benign)
-        every = run["scores"]["final"][point]
+        every = run["scores"]["final"][point]["mean"]
         if _finite(every):  # attackers can have scores that are not
-            values["all"].append(abs(sign) * every["mean"])
+            values["all"].append(abs(sign) * every)
         if clean_run is not None:
             before = clean_run["scores"]["final"][point]["per_client"]
             clean_benign = np.delete(before, attack["ids"]).mean()
@@ -122,7 +122,7 @@ def _by_neighbours(runs, clean, sign):
         for part in run["attack"]["benign_by_malicious_neighbours"] or ():
             of_share = losses.setdefault(part["share"], {point: [] for point in POINTS})
             for point, score in part["scores"].items():
-                if score is None or not np.isfinite(score):
+                if not _finite(score):
                     continue
                 before = np.array(clean_run["scores"]["final"][point]["per_client"])
                 of_share[point].append(sign * (before[part["ids"]].mean() - score))

@@ -19,8 +19,6 @@ from experiments.paper.configurations import Cell
 from graphfl_jax.configs.published import PUBLISHED
 from graphfl_jax.declarations import NOTHING
 
-NEW_CLIENTS = {"new_clients.fraction": 0.2, "new_clients.rounds": 5}  # of panacea_3
-
 
 class Table(NamedTuple):
     """A table of a paper."""
@@ -91,7 +89,7 @@ SMALL = {
 PANACEA_DATASETS = ("fl60", "tpt48", "metr_la", "pems_bay", "compcars")
 TABLES = {
     "panacea_2": _published("panacea_2"),
-    "panacea_3": _published("panacea_3", NEW_CLIENTS),
+    "panacea_3": _published("panacea_3", methods.NEW_CLIENTS),
     "panacea_4": _published("panacea_4"),
     "panacea_weights": _panacea(
         "panacea_weights",

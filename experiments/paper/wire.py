@@ -144,15 +144,11 @@ def text_of(title: str, introduction: str) -> TableText:
         title=lambda row: f"{title} on {row['data']}, {row['setting']}, {row['unit']}",
         introduction=lambda rows: [
             f"{introduction} Test scores of {rows[0]['seeds']} seeds; "
-            f"{'; '.join(dict.fromkeys(_metric(row) for row in rows))}. {columns.SPREAD} "
+            f"{columns.metrics_text(rows)}. {columns.SPREAD} "
             f"{columns.COSTS} *kB up* are the kilobytes of an upload.\n"
         ],
         notes=columns.simulated_notes,
     )
-
-
-def _metric(row):
-    return f"{row['data']}: {row['metric']}, {row['unit']}"
 
 
 COMPRESSION_TEXT = text_of(

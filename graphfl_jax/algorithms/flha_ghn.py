@@ -193,17 +193,15 @@ def flha_ghn(
         return Model(jax.tree.map(choose, trained, generated))
 
     def aggregate(weights, cohorts, uploads, key):
-        # Uploads of absent clients are the mean of the others with the same architecture.
-        means = [
-            tree.mean(upload, jnp.ones(len(cohort.ids)))
-            for upload, cohort in zip(uploads, cohorts, strict=True)
-        ]
-        counts = [jnp.sum(cohort.answers.astype(jnp.float32)) for cohort in cohorts]
-        shares = [count / sum(counts) for count in counts]
-        return jax.tree.map(
-            lambda *parts: sum(share * part for share, part in zip(shares, parts, strict=True)),
-            *means,
-        )
+        answers = [cohort.answers.astype(jnp.float32) for cohort in cohorts]
+        number = jnp.maximum(sum(map(jnp.sum, answers)), 1.0)
+        shares = [each / number for each in answers]
+
+        def mean(*rows):
+            pairs = zip(shares, rows, strict=True)
+            return sum(jnp.tensordot(share, part, axes=1) for share, part in pairs)
+
+        return jax.tree.map(mean, *uploads)
 
     def copies_of(params, count):
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), params)

@@ -210,9 +210,7 @@ def server_of_both(
         encoder = panacea.aggregate(
             server.encoder, (everyone,), (jnp.concatenate(offsets),), key
         )
-        shares = [cohort.answers.astype(jnp.float32) / everyone.number for cohort in cohorts]
-        parts = map(sum_of, shares, weights)
-        return Both(jax.tree.map(lambda *parts: sum(parts), *parts), encoder)
+        return Both(flha.aggregate(server.decoder, cohorts, weights, key), encoder)
 
     def admit(server, new_clients, graph, key):
         everyone = jnp.concatenate(new_clients)
@@ -249,11 +247,6 @@ def server_of_both(
         substitute=within.substitute,
         moved=lambda server, key: within.moved(server, key_of_encoder(key)),
     )
-
-
-def sum_of(shares: core.Array, rows: Any) -> Any:
-    """The sum of the rows [M, ...] of clients, each times its share [M]."""
-    return jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, axes=1), rows)
 
 
 def together(cohorts: tuple[core.Cohort, ...]) -> core.Cohort:

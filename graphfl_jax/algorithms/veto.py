@@ -1,6 +1,6 @@
 """A client's veto: no client ends worse than alone, whatever the server sends.
 
-Each client i has a model v_i of its own, which never starts from anything that it received:
+Each client i trains a model v_i alone, which never starts from anything that it received:
 
     v_i  <- K_v steps of SGD on F_i, from v_i; in the first round, from a random model
     i takes part, if  F_val(received) <= (1 + m) F_val(v_i)
@@ -11,8 +11,8 @@ it is infinite. Of its K_c local steps, a client takes K_v on v_i and the others
 does. If it does not take part, it starts from v_i where the method sends models; with other
 methods it keeps what it had, and sends what it would send untrained.
 
-A client that starts from v_i sends the whole way from what it received to its own model. While
-the server's models are young, this disturbs the method more than it helps, so m is large by
+A client that starts from v_i sends the whole way from what it received to v_i. While the
+server's models are young, this disturbs the method more than it helps, so m is large by
 default: it is against models that are useless.
 
 So at P, the validation loss of a client is at most 1 + m_P times that of a model that it has
@@ -27,7 +27,7 @@ that the clients of a server that attackers have destroyed go on alone.
 It does not protect G, which is what the server sends, nor new clients before their first round,
 nor privacy.
 
-Departures: none; it is this package's own.
+Departures: none; it is from no paper.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ from graphfl_jax.settings import Integer, Real
 from graphfl_jax.trainers import Trainer, sgd_trainer
 
 ROWS = 512  # validation examples that are predicted at once
-ALONE = 0xA10E  # folded into a client's key, for its own model
+ALONE = 0xA10E  # folded into a client's key, for v_i
 
 
 class Veto(NamedTuple):
