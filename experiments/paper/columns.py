@@ -197,7 +197,7 @@ def metrics_text(rows: list[Row]) -> str:
 
 def spread_text(scores: Sequence[float]) -> str:
     """The standard deviation over seeds as text; empty for one seed."""
-    return f"{np.std(scores):.2f}" if len(scores) > 1 else ""
+    return number_text(float(np.std(scores))) if len(scores) > 1 else ""
 
 
 def size_list(rows: list[Row]) -> str:

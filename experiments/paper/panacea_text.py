@@ -101,8 +101,8 @@ def text_of(table: str) -> TableText:
 def introduction(rows: list[Row]) -> list[str]:
     """Metrics, seeds and their spread, in a sentence."""
     return [
-        f"Test scores of {rows[0]['seeds']} seeds; {columns.metrics_text(rows)}. {columns.SPREAD} "
-        f"{columns.COSTS}\n"
+        f"Test scores of {rows[0]['seeds']} seeds; {columns.metrics_text(rows)}. "
+        f"{columns.SPREAD} {columns.COSTS}\n"
     ]
 
 
