@@ -132,6 +132,7 @@ def plan_of(method: str, design: dict) -> Plan:
         for name, value in {**design["starts"][ALL], **design["starts"].get(method, {})}.items()
         if name in config.hparams and not is_fixed(name, method, design)
     }
+    start |= {name: chosen for name, chosen in before(method, design).items() if name in start}
     refuse_overrides(dict.fromkeys(start, "the search chooses it"))
     seeds = list(range(FLAGS.seeds or design["seeds"]))
 
@@ -139,6 +140,14 @@ def plan_of(method: str, design: dict) -> Plan:
         return grid.evaluate_as_ranked(groups_of(points, seeds, configure))
 
     return Plan(method, start, groups, len(seeds))
+
+
+def before(method: str, design: dict) -> Point:
+    """What the search that goes before this one has chosen for a method."""
+    if "after" not in design:
+        return {}
+    rows = kept_results(design["after"])["searched"]
+    return next((row["chosen"] for row in rows if row["method"] == method), None) or {}
 
 
 def is_fixed(name: str, method: str, design: dict) -> bool:

@@ -185,6 +185,16 @@ def test_kept_results_replace_those_of_the_same_methods(tmp_path, monkeypatch):
     ]
 
 
+def test_a_search_after_another_starts_at_its_choices(monkeypatch):
+    chosen = {"hparams.client_lr": 3.0}
+    kept = {"fashion_mnist": {"searched": [{"method": "local", "chosen": chosen}]}}
+    monkeypatch.setattr(search, "kept_results", kept.__getitem__)
+    design = SEARCHES["searches"]["cifar10"]
+    assert search.before("local", design) == chosen
+    assert search.before("fedavg", design) == {}
+    assert search.before("local", {}) == {}
+
+
 def test_rates_are_fixed_only_where_a_paper_prints_them():
     design = {"printed": SEARCHES["printed"]}
     assert search.is_fixed("client_lr", "flha-ghn-paper", design)
