@@ -211,13 +211,13 @@ class Optimizer(Declaration):
 
     def add_fields(self, form: Form, place: Place, name: str, default: Any) -> None:
         side, defaults = self.side, dict(self.defaults)
-        kind = Choice(f"Optimiser of the {side}.", tuple(OPTIMIZERS))
+        kind = Choice(f"Optimiser of the {side}.", OPTIMIZERS)
         form.add(f"{side}_optimizer", kind, defaults.get("kind", "sgd"), place.reader)
         rate = Real(self.meaning or f"Learning rate of the {side}'s optimiser.")
         form.add(self.rate_field, rate, defaults.get("lr", FIRST_RATE), place.reader)
         registries = {f"{side}_optimizer": OPTIMIZERS}
         if not self.rate:
-            schedule = Choice(f"Schedule of {side}_lr over rounds.", tuple(SCHEDULES))
+            schedule = Choice(f"Schedule of {side}_lr over rounds.", SCHEDULES)
             form.add(f"{side}_schedule", schedule, "constant", place.reader)
             registries[f"{side}_schedule"] = SCHEDULES
         for field, factories in registries.items():

@@ -17,7 +17,7 @@ from pathlib import Path
 from graphfl_jax import commands, configs
 from graphfl_jax.commands.common.help_text import refuse, words_of
 
-LISTS = ("methods", "data", "models", "metrics", "fields")
+LISTS = ("methods", "data", "models", "metrics", "parts", "fields")
 SHELLS = ("bash", "zsh", "fish")
 
 

@@ -57,9 +57,10 @@ def random(
     seed: int,
     neighbours: Annotated[int, Integer("Random clients that each client is joined to.")] = 5,
 ) -> Federation:
-    """Replaces the relations by those of `relations.join_nearest` at random distances.
+    """Replaces the relations by random ones.
 
-    New clients are joined to random training clients.
+    They are those of `relations.join_nearest` at random distances. New clients are joined to
+    random training clients.
 
     Raises:
       ValueError: `neighbours` is not less than the number of training clients.

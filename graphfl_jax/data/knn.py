@@ -28,7 +28,7 @@ def knn(
     *,
     neighbours: Annotated[int, Integer("Nearest clients that each client is joined to.")] = 5,
 ) -> Federation:
-    """Replaces the relations by edges to each client's nearest clients in `statistics`.
+    """Replaces the relations by edges to clients whose examples have near `statistics`.
 
     An edge is undirected. It exists if either client is among the nearest of the other, so a
     client has at least `neighbours` edges. New clients are joined to their nearest training

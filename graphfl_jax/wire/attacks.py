@@ -43,7 +43,7 @@ class DataAttack(NamedTuple):
 
 
 def label_flip(*, train_data: Examples | Windows, classes: int) -> DataAttack:
-    """Builds the flip to a random class, or without classes the permutation of targets.
+    """Gives examples random classes, or without classes permutes their targets.
 
     Args:
       train_data: of all clients.
@@ -66,7 +66,7 @@ def label_flip(*, train_data: Examples | Windows, classes: int) -> DataAttack:
 
 
 def label_flip_wrong(*, train_data: Examples | Windows, classes: int) -> DataAttack:
-    """Builds the flip to another class.
+    """Gives each example another class.
 
     Raises:
       ValueError: as `_check_classes`.
@@ -81,7 +81,7 @@ def label_flip_wrong(*, train_data: Examples | Windows, classes: int) -> DataAtt
 
 
 def label_flip_mirror(*, train_data: Examples | Windows, classes: int) -> DataAttack:
-    """Builds the flip that exchanges the first class with the last one, and so on.
+    """Exchanges the first class with the last one, and so on.
 
     Raises:
       ValueError: as `_check_classes`.
@@ -109,7 +109,7 @@ def backdoor(
         Array, Real("Share of an attacker's images with the trigger.", high=1.0)
     ] = 0.5,
 ) -> DataAttack:
-    """Builds the backdoor. The trigger is in the lower right corner.
+    """Puts a trigger into the lower right corner of images, with a class of its own.
 
     Args:
       train_data: of all clients, images [N, S, H, W, C] in uint8.

@@ -46,6 +46,8 @@ def dropout(
         Array, Real("Probability with which a client of a round does not answer.", high=1.0)
     ] = 0.1,
 ) -> Availability:
+    """Lets each client of a round fail with the same probability."""
+
     def law(key, cohorts, sizes, server):
         return tuple(
             cohort.of_those(jax.random.uniform(key_group, cohort.ids.shape) >= dropout_share)
@@ -71,9 +73,9 @@ def trace(
         Array, Real("Probability with which a client that is up does not answer.", high=1.0)
     ] = 0.0,
 ) -> Availability:
-    """Builds the availability of a file, of which times count from 0.
+    """Lets clients be up or down as a file says.
 
-    They are seconds of the clock, or without one rounds.
+    Its times count from 0. They are seconds of the clock, or without one rounds.
 
     Raises:
       ValueError: the file is damaged, or has other clients; one line.
@@ -169,7 +171,7 @@ def uniform_stragglers(
     ] = 0.5,
     steps: Callable[[Array], Array],
 ) -> Law:
-    """Builds the law of `stragglers.name=uniform`.
+    """Lets some clients take k of their K local steps, with k uniform in 1, ..., K.
 
     Args:
       steps: (weights [M]) -> [M] float32, the local steps of clients with so many examples.

@@ -69,7 +69,7 @@ def devices(
         Array, Real("Standard deviation over clients of the logarithm of these bytes.")
     ] = 0.5,
 ) -> Clock:
-    """Builds the clock of a server that waits."""
+    """Gives clients devices of different speed, and waits for all or for the first."""
     return Clock(step_seconds, step_spread, bandwidth, bandwidth_spread, wait_for)
 
 
@@ -79,7 +79,7 @@ def with_deadline(
     deadline: Annotated[Array, Real("Seconds after which a client is late.", low=1e-6)] = 10.0,
     late: Annotated[str, Choice("What is done about the deadline.", LATE)] = DROP,
 ) -> Clock:
-    """Builds the clock of a server that waits until a deadline."""
+    """Gives clients such devices, and waits until a deadline."""
     return clock._replace(deadline=deadline, late=late)
 
 

@@ -82,6 +82,7 @@ class Held(NamedTuple):
 def quantise(
     *, bits: Annotated[int, Integer("Bits of a number.", low=1, high=8)] = 8
 ) -> Compressor:
+    """Rounds each number at random to one of 2^bits levels."""
     levels = 2**bits - 1
 
     def read(update, key):
@@ -96,6 +97,8 @@ def quantise(
 
 
 def top_k(*, compression_share: Share = 0.1) -> Compressor:
+    """Sends the largest numbers."""
+
     def read(update, key):
         sizes = jnp.abs(update)
         last = jnp.sort(sizes)[-_kept(compression_share, update.size)]
@@ -109,6 +112,8 @@ def top_k(*, compression_share: Share = 0.1) -> Compressor:
 
 
 def random_k(*, compression_share: Share = 0.1) -> Compressor:
+    """Sends numbers at random places."""
+
     def read(update, key):
         kept = _kept(compression_share, update.size)
         chosen = jax.random.permutation(key, update.size) < kept
@@ -126,6 +131,8 @@ def _kept(share, size):
 
 
 def sign() -> Compressor:
+    """Sends the signs, and one size for all numbers."""
+
     def read(update, key):
         return jnp.sign(update) * jnp.mean(jnp.abs(update))
 
@@ -137,6 +144,8 @@ def sketch(
     rows: Annotated[int, Integer("Rows of a sketch.")] = 5,
     columns: Annotated[int, Integer("Columns of a sketch.")] = 100,
 ) -> Compressor:
+    """Sends sums of numbers, from which the server estimates each."""
+
     def read(update, key):
         def estimate(key):
             key_signs, key_columns = jax.random.split(key)

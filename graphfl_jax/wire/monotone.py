@@ -161,7 +161,7 @@ def monotone(
         Real("Largest reach of a trusted client, relative to the median; 0: no limit."),
     ] = 6.0,
 ) -> Monotone:
-    """Assembles a `Monotone`."""
+    """Rejects clients whose updates do not answer to the model that they get."""
     reach = jnp.where(defence_reach > 0, defence_reach, jnp.inf)
     return Monotone(defence_threshold, defence_memory, defence_agreement, defence_norm, reach)
 

@@ -107,11 +107,14 @@ def central(
     ] = 0.5,
     privacy_clip_rate: Annotated[Array, Real("Rate of the logarithm of C.")] = 0.2,
 ) -> Central:
+    """Clips the updates, and adds noise to their mean at the server."""
     quantile = privacy_quantile if clipping == "quantile" else None
     return Central(privacy_clip, privacy_noise, privacy_cohort, quantile, privacy_clip_rate)
 
 
 def local(*, privacy_clip: Clip = 1.0, privacy_noise: Noise = 1.0) -> ByClient:
+    """Clips and adds noise at each client, before it sends."""
+
     def send(update, key):
         (short,) = shorten(update[None], privacy_clip)
         return short + privacy_clip * privacy_noise * jax.random.normal(key, update.shape)

@@ -62,6 +62,8 @@ def clip(
         Array, Real("Largest norm of an update, relative to the cohort's median norm.")
     ] = 1.0,
 ) -> Callable:
+    """Shortens updates to a multiple of the median norm."""
+
     def change(updates):
         norms = jnp.linalg.norm(updates, axis=1)
         finite = jnp.isfinite(norms)
@@ -72,10 +74,13 @@ def clip(
 
 
 def median() -> Callable:
+    """The elementwise median of the updates."""
     return lambda updates: jnp.median(updates, axis=0)
 
 
 def trimmed_mean(*, attackers: Attackers = 1) -> Callable:
+    """The elementwise mean without the largest and the smallest values."""
+
     def centre(updates):
         ordered = jnp.sort(updates, axis=0)
         return jnp.mean(ordered[attackers : len(updates) - attackers], axis=0)
@@ -84,6 +89,8 @@ def trimmed_mean(*, attackers: Attackers = 1) -> Callable:
 
 
 def geometric_median() -> Callable:
+    """The vector with the smallest sum of distances to the updates."""
+
     def centre(updates):
         def step(_, v):
             distance = jnp.sqrt(jnp.sum(jnp.square(updates - v[None]), axis=1))
@@ -96,10 +103,12 @@ def geometric_median() -> Callable:
 
 
 def krum(*, attackers: Attackers = 1) -> Callable:
+    """The update that is nearest to its nearest others."""
     return lambda updates: _best(updates, attackers, 1)
 
 
 def multi_krum(*, attackers: Attackers = 1) -> Callable:
+    """The mean of the updates that are near to their nearest others."""
     return lambda updates: _best(updates, attackers, len(updates) - attackers)
 
 
@@ -118,6 +127,8 @@ def centred_clip(
         Array, Real("Largest distance of an update, relative to the cohort's median norm.")
     ] = 1.0,
 ) -> Callable:
+    """The mean of updates that are shortened to be near to it."""
+
     def centre(updates):
         limit = defence_norm * jnp.median(jnp.linalg.norm(updates, axis=1))
 
@@ -130,6 +141,8 @@ def centred_clip(
 
 
 def bulyan(*, attackers: Attackers = 1) -> Callable:
+    """A trimmed mean of the updates that `krum` chooses."""
+
     def centre(updates):
         size, number = len(updates), len(updates) - 2 * attackers
         apart, turns = tree.sq_dists(updates), jnp.arange(size)
@@ -153,6 +166,8 @@ def bulyan(*, attackers: Attackers = 1) -> Callable:
 
 
 def dnc(*, attackers: Attackers = 1) -> Callable:
+    """The mean without the updates that are farthest along their first principal direction."""
+
     def kept(updates):
         size = len(updates)
         centred = updates - jnp.mean(updates, axis=0, keepdims=True)
@@ -166,6 +181,8 @@ def dnc(*, attackers: Attackers = 1) -> Callable:
 
 
 def foolsgold() -> Callable:
+    """The mean with small weights for updates that resemble each other."""
+
     def centre(updates):
         norms = jnp.linalg.norm(updates, axis=1, keepdims=True)
         unit = updates / jnp.maximum(norms, TINY)

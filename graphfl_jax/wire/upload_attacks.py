@@ -94,16 +94,20 @@ class Known(NamedTuple):
 
 
 def poisoning(*, attack_lambda: Poisoned = 0.5) -> Callable:
+    """Uploads -lambda times the update."""
     return lambda updates, known: -attack_lambda * updates
 
 
 def sign_flip() -> Callable:
+    """Uploads minus the update."""
     return lambda updates, known: -updates
 
 
 def noise(
     *, attack_sigma: Annotated[Array, Real("Size of the noise, relative to the update.")] = 3.0
 ) -> Callable:
+    """Adds normal noise to the update."""
+
     def change(updates, known):
         size = jnp.sqrt(jnp.mean(jnp.square(updates), axis=1, keepdims=True))
         return updates + attack_sigma * size * jax.random.normal(known.key, updates.shape)
@@ -114,6 +118,8 @@ def noise(
 def alie(
     *, attack_z: Annotated[Array, Real("Standard deviations between upload and mean.")] = 1.5
 ) -> Callable:
+    """Uploads the benign mean minus z standard deviations."""
+
     def change(updates, known):
         mean, deviation = statistics(updates, known.honest)
         return jnp.broadcast_to((mean - attack_z * deviation)[None], updates.shape)
@@ -127,6 +133,8 @@ def ipm(
         Array, Real("Factor epsilon: uploads are -epsilon times the mean update.")
     ] = 0.5,
 ) -> Callable:
+    """Uploads -epsilon times the benign mean."""
+
     def change(updates, known):
         mean, _ = statistics(updates, known.honest)
         return jnp.broadcast_to(-attack_epsilon * mean[None], updates.shape)
@@ -135,7 +143,10 @@ def ipm(
 
 
 def min_max() -> Callable:
-    """|m - gamma s - u_i|^2 <= D^2 is a quadratic in gamma for each honest i."""
+    """Uploads the benign mean minus as many deviations as benign updates are apart.
+
+    |m - gamma s - u_i|^2 <= D^2 is a quadratic in gamma for each honest i.
+    """
 
     def change(updates, known):
         mean, deviation = statistics(updates, known.honest)
@@ -173,6 +184,8 @@ def benign_shares(updates, honest):
 
 
 def own_target(*, attack_target: Target = 1.0, attack_step: Step = 1.0) -> Callable:
+    """Pulls the server to a random model, another one for each attacker."""
+
     def change(updates, known):
         keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), known.ids)
         targets = jax.vmap(lambda key: jax.random.normal(key, updates.shape[1:]))(keys)
@@ -182,6 +195,8 @@ def own_target(*, attack_target: Target = 1.0, attack_step: Step = 1.0) -> Calla
 
 
 def shared_target(*, attack_target: Target = 1.0, attack_step: Step = 1.0) -> Callable:
+    """Pulls the server to one random model."""
+
     def change(updates, known):
         target = jax.random.normal(jax.random.key(0), (1, updates.shape[1]))
         return attack_step * (attack_target * target - known.sent)
@@ -196,6 +211,8 @@ def masked_poisoning(
         Array, Real("Factor nu of the step towards 0; more than lambda hides the attack.")
     ] = 1.0,
 ) -> Callable:
+    """Uploads -lambda times the update, with a step towards 0 that hides it."""
+
     def change(updates, known):
         return -attack_lambda * updates - attack_mask * known.sent
 
@@ -212,7 +229,7 @@ def sleeper(
         int, Integer("Rounds of each period in which they act as benign clients.", low=0)
     ] = 50,
 ) -> Callable:
-    """Builds `sleeper`.
+    """Uploads -lambda times the update, but is honest in the first rounds of each period.
 
     Raises:
       ValueError: no round of a period is left for the attack.
@@ -232,6 +249,8 @@ def sleeper(
 
 
 def drift(*, attack_length: Length = 3.0) -> Callable:
+    """Adds a direction to the update, the same for all attackers and rounds."""
+
     def change(updates, known):
         direction = jax.random.normal(jax.random.key(0), (1, updates.shape[1]))
         length = attack_length * mean_norm(updates, known.honest)
@@ -247,6 +266,8 @@ def dead_units(
         Array, Real("Depth tau below 0 to which attackers pull the biases.")
     ] = 5.0,
 ) -> Callable:
+    """Pulls biases far below 0, where units are 0 for all examples."""
+
     def change(updates, known):
         ways = jnp.where(known.biases[None], -attack_depth - known.sent, 0.0)  # b
         pulls = shorten(ways, attack_length * mean_norm(updates, known.honest))
@@ -256,6 +277,8 @@ def dead_units(
 
 
 def shrinkage(*, attack_length: Length = 3.0) -> Callable:
+    """Adds a step towards 0 to the update."""
+
     def change(updates, known):
         norms = jnp.linalg.norm(known.sent, axis=1, keepdims=True)
         directions = known.sent / jnp.where(norms > 0, norms, 1.0)

@@ -17,13 +17,18 @@ from graphfl_jax.commands import COMMANDS, CONFIGURED, OF_A_CHECKOUT, completion
 from graphfl_jax.commands import list as lists
 from graphfl_jax.commands.common import command_line
 from graphfl_jax.commands.common.text_tables import TextTable, narrow, say
-from graphfl_jax.configs.fields import all_fields
+from graphfl_jax.configs.fields import PARTS_OF_USERS, all_fields
 from graphfl_jax.data import DATASETS
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.settings import perhaps
 from tests.commands import ENVIRONMENT, ROOT, launched, scripted
 
+PARTS = {
+    *("attack.name", "availability.name", "clock.name", "compression.name", "data.graph"),
+    *("data.partition", "defence.name", "privacy.name", "stragglers.name"),
+    *(f"{side}_{what}" for side in ("client", "server") for what in ("optimizer", "schedule")),
+}
 WITH_FLAGS = [name for name in COMMANDS if name not in ("list", "completion")]
 WITHOUT_CONFIGURATION = {"tables", "soak"}
 
@@ -182,6 +187,7 @@ def test_lists_have_every_name_and_no_empty_cell():
         "data": DATASETS,
         "models": MODELS,
         "metrics": METRICS,
+        "parts": PARTS,
         "fields": dict(all_fields()),
     }
     assert set(lists.LISTS) == set(names) == set(completion.LISTS)
@@ -190,6 +196,17 @@ def test_lists_have_every_name_and_no_empty_cell():
         assert {row[0] for row in rows} == set(names[word])
         assert all(len(row) == len(heads) for row in rows)
         assert all(row[-1] for row in rows)
+
+
+def test_parts_are_those_of_the_registries_to_which_users_add():
+    listed = {(field, value) for field, value, _ in lists.parts()}
+    values = {value for _, value in listed}
+    assert all(
+        set(registry) <= values
+        for registry in PARTS_OF_USERS
+        if registry not in (DATASETS, MODELS)
+    )
+    assert ("attack.name", "drift") in listed and ("data.partition", "dirichlet") in listed
 
 
 def test_methods_have_the_text_of_their_file_and_variants_their_values():
@@ -221,7 +238,7 @@ def test_a_method_of_the_list_is_shown_alone(monkeypatch, capsys):
     assert printed.startswith(lists.about("ditto")) and "macro_f1" in printed
 
 
-@pytest.mark.parametrize("word", ["methods", "data", "metrics"])
+@pytest.mark.parametrize("word", ["methods", "data", "metrics", "parts"])
 def test_a_list_is_printed_with_its_names_in_the_first_column(monkeypatch, capsys, word):
     rows = list(lists.LISTS[word][1]())
     status, whole, errors = graphfl(monkeypatch, capsys, "list", word)
