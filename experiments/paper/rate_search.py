@@ -45,7 +45,7 @@ class Plan(NamedTuple):
     """The search of a method."""
 
     method: str
-    start: Point
+    starts: list[Point]  # the search goes on from the best of them
     groups: Callable[[list[Point]], list[TrialGroup]]  # points -> their runs
     seeds: int  # runs of a point
 
@@ -103,7 +103,7 @@ def fitting(design: dict) -> tuple[list[Plan], dict[str, str]]:
     for method in names:
         try:
             plan = plan_of(method, design)
-            plan.groups([plan.start])  # not kept, since they hold the data of all methods
+            plan.groups(plan.starts)  # not kept, since they hold the data of all methods
         except ValueError as why:
             if not every or method == last and not plans:
                 raise
@@ -139,7 +139,14 @@ def plan_of(method: str, design: dict) -> Plan:
     def groups(points):
         return grid.evaluate_as_ranked(groups_of(points, seeds, configure))
 
-    return Plan(method, start, groups, len(seeds))
+    return Plan(method, starts_of(start, design), groups, len(seeds))
+
+
+def starts_of(start: Point, design: dict) -> list[Point]:
+    """The points that a search compares first: a start, or one for each value of `scan`."""
+    field, values = design.get("scan", ("", []))
+    name = f"hparams.{field}"
+    return [start | {name: float(value)} for value in values] if name in start else [start]
 
 
 def before(method: str, design: dict) -> Point:
@@ -163,21 +170,25 @@ def searched(plan: Plan, out: Path) -> dict:
     """Makes the runs of a search that its folder lacks; what search.json says of it."""
     log = TrialLog(
         out,
-        plan.groups([plan.start]),
+        plan.groups(plan.starts),
         resume=log_of(out, None).exists(),
         accept_changes=changes_accepted(),
         config_file=configuration_file(),
     )
     log.growing = True  # the log may have runs that are planned later
-    path = [plan.start]
+    path: list[Point] = []
     with log, progress_bar("runs") as bar:
         task = bar.add_task(plan.method)
         while True:
-            log.plan(plan.groups([path[-1], *neighbours(path[-1])]))
+            points = [path[-1], *neighbours(path[-1])] if path else plan.starts
+            log.plan(plan.groups(points))
             bar.update(task, total=len(log.planned), completed=len(log.records))
             make_runs(log, plan.seeds, lambda runs: bar.advance(task, runs))
             (board,) = leaderboards(log.lines())
             rows = board["rows"]
+            if not path:
+                path.append(first(rows, plan.starts))
+                continue
             best = step(rows, path[-1])
             ended = best == path[-1]
             if ended or len(path) > FLAGS.moves:
@@ -195,6 +206,15 @@ def searched(plan: Plan, out: Path) -> dict:
         "diverged": board["diverged"],
         "chosen": best if rows else None,
     }
+
+
+def first(rows: list[dict], starts: list[Point]) -> Point:
+    """The best of the starts; if all their runs diverged, the first.
+
+    Args:
+      rows: of a leaderboard, best first, also of other points.
+    """
+    return next((row["point"] for row in rows if row["point"] in starts), starts[0])
 
 
 def step(rows: list[dict], point: Point) -> Point:

@@ -67,35 +67,51 @@ def test_a_move_needs_a_gain_in_score_or_loss():
     assert search.step([], before) == {"mu": 0.3}  # all runs did
 
 
+def test_a_search_starts_at_the_best_of_its_scan():
+    starts = search.starts_of({"hparams.mu": 1.0, "hparams.lr": 2.0}, {"scan": ["mu", [3, 4]]})
+    assert starts == [{"hparams.mu": mu, "hparams.lr": 2.0} for mu in (3.0, 4.0)]
+    fixed = {"hparams.lr": 2.0}
+    assert search.starts_of(fixed, {"scan": ["mu", [3, 4]]}) == [fixed]
+    assert search.starts_of(starts[0], {}) == starts[:1]
+    best_first = [{"point": point} for point in ({"hparams.mu": 9.0}, *reversed(starts))]
+    assert search.first(best_first, starts) == starts[1]
+    assert search.first([], starts) == starts[0]
+
+
 @pytest.mark.slow
 def test_a_search_moves_to_a_point_without_a_better_neighbour_and_continues(tmp_path):
     words = [f"--config={ROOT}/configs/fl60.py", "--config.rounds=2", "--config.local_steps=5"]
-    words += ["--methods=local", "--seeds=1", "--out=here"]
+    words += ["--methods=ditto", "--seeds=1", "--out=here"]
 
     def searched(*more):
         ended = launched("search", *words, *more, cwd=tmp_path)
         assert ended.status == 0, ended.stderr
         (row,) = json.loads((tmp_path / "here/search.json").read_text())["searched"]
-        log = (tmp_path / "here/local/trials.jsonl").read_text().splitlines()
+        log = (tmp_path / "here/ditto/trials.jsonl").read_text().splitlines()
         return row, log, ended.stdout
 
+    def points(row):
+        return [tuple(each["point"].values()) for each in row["rows"]]
+
     row, log, printed = searched("--moves=1")
-    tried = {0.003, 0.01, 0.03, 0.1}
-    assert {each["point"]["hparams.client_lr"] for each in row["rows"]} == tried
-    assert row["path"] == [{"hparams.client_lr": 0.01}, {"hparams.client_lr": 0.03}]
-    assert not row["ended"] and len(log) == 4
-    assert "local: client_lr 0.01 -> client_lr 0.03" in printed
-    assert "local: has not ended after --moves=1; increase --moves" in printed
+    first, second = (tuple(point.values()) for point in row["path"])
+    assert first == (1, 0.1) and second == (1, 0.03)  # client_lr, ditto_lambda
+    scan = {(rate, 0.1) for rate in (0.001, 0.01, 0.1, 1)}
+    around = {(0.3, 0.1), (3, 0.1), (1, 0.3), (1, 0.03)}
+    assert set(points(row)) == scan | around | {(0.3, 0.03), (3, 0.03), (1, 0.01)}
+    assert not row["ended"] and len(log) == 11
+    assert "ditto: client_lr 1, ditto_lambda 0.1 -> client_lr 1, ditto_lambda 0.03" in printed
+    assert "ditto: has not ended after --moves=1; increase --moves" in printed
 
     row, more, printed = searched()
-    assert row["ended"] and more[:4] == log  # no run is repeated
-    best = min(row["rows"], key=lambda row: (-row["validation"], row["loss"]))
-    assert row["chosen"] == best["point"] == row["path"][-1]
-    tried = sorted(each["point"]["hparams.client_lr"] for each in row["rows"])
-    assert tried[0] < best["point"]["hparams.client_lr"] < tried[-1]
+    assert row["ended"] and more[:11] == log  # no run is repeated
+    chosen = row["chosen"]
+    assert search.step(row["rows"], chosen) == chosen == row["path"][-1]
+    for i in range(2):  # the choice is not at the edge of what was tried
+        tried = sorted(point[i] for point in points(row))
+        assert tried[0] < tuple(chosen.values())[i] < tried[-1]
     assert (
-        f"| local | client_lr {best['point']['hparams.client_lr']:g} |"
-        in (tmp_path / "here/search.md").read_text()
+        f"| ditto | {search.point_text(chosen)} |" in (tmp_path / "here/search.md").read_text()
     )
 
 
@@ -106,7 +122,7 @@ def test_a_method_that_does_not_fit_is_left_out_of_all_and_refused_by_name(monke
                 raise ValueError(f"{method} needs labels")
             return []
 
-        return search.Plan(method, {}, groups, 1)
+        return search.Plan(method, [{}], groups, 1)
 
     monkeypatch.setattr(search, "plan_of", plan_of)
     monkeypatch.setattr(
