@@ -56,13 +56,14 @@ def main() -> int:
     design, out = design_of_flags(), Path(FLAGS.out)
     plans, left_out = fitting(design)
     results = {"searched": [], "left_out": left_out}
+    if FLAGS.keep:
+        results = keep(results, design)
     for plan in plans:
         row = searched(plan, out / plan.method)
-        if FLAGS.keep:
-            ended = [row] if row["ended"] else []
-            results = keep({"searched": ended, "left_out": left_out}, design)
-        else:
+        if not FLAGS.keep:
             results["searched"].append(row)
+        elif row["ended"]:
+            results = keep(results | {"searched": [row]}, design)
     text = text_of(results["searched"])
     pages.write_results(out, "search", results, text, since=started)
     say(f"{out}/search.md and .json")

@@ -105,7 +105,8 @@ def fitting(design: dict) -> tuple[list[Plan], dict[str, str]]:
             plan = plan_of(method, design)
             plan.groups(plan.starts)  # not kept, since they hold the data of all methods
         except ValueError as why:
-            if not every or method == last and not plans:
+            none_fits = method == last and not plans and FLAGS.methods == [ALL]
+            if not every or none_fits:
                 raise
             left_out[method] = str(why)
             warnings.warn(f"{method} is left out: {why}", RuntimeWarning, stacklevel=2)

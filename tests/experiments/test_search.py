@@ -140,6 +140,9 @@ def test_a_method_that_does_not_fit_is_left_out_of_all_and_refused_by_name(monke
     with pytest.warns(RuntimeWarning, match="^unfit(-too)? is left out: unfit"):
         plans, _ = search.fitting({"name": "fl60"})
     assert [plan.method for plan in plans] == ["fedavg-gn"]
+    kept["searched"].append({"method": "fedavg-gn"})
+    with pytest.warns(RuntimeWarning, match="^unfit(-too)? is left out: unfit"):
+        assert search.fitting({"name": "fl60"})[0] == []  # none of those that fit is missing
     monkeypatch.setattr(search, "FLAGS", types.SimpleNamespace(methods=["fedavg", "unfit"]))
     with pytest.raises(ValueError, match="^unfit needs labels$"):
         search.fitting({})
