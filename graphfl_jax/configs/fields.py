@@ -309,7 +309,7 @@ def setting_of(name: str) -> Setting:
     for field_name, field in all_fields():
         if field_name == name:
             return field.setting
-    raise ValueError(not_read(name, "", BASE))
+    raise ValueError(not_read(name, "", fields_of({})))
 
 
 def not_read(name: str, value: Any, fields: Mapping[str, Field]) -> str:

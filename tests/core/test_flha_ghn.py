@@ -181,7 +181,7 @@ def test_a_round_of_two_architectures_is_that_of_numpy():
 
     # G and L are generated from W and from the client's own, P is G with a refined head.
     deep = algorithm.clients[1]
-    own = ClientData(Examples(*map(jnp.asarray, tree.take(DATA.train, 1))))
+    own = ClientData(jax.tree.map(jnp.asarray, tree.take(DATA.train, 1)))
     for weights, leaves in ((start, first), (after, [np.float64(w) for w in expected])):
         held = deep.deploy(weights, (), ClientData(None)).params
         kernels = [held["body"]["Dense_0"], held["body"]["Dense_1"], held["head"]["Dense_0"]]
@@ -241,7 +241,7 @@ def test_generated_models_are_recalibrated_before_they_are_scored():
     saved = program.predictors(state, KEY, {}, data)[0]["G"].params["body"]["statistics"]
     params = generated(generator, weights, 0)
     for i in range(3):
-        own = Examples(*map(jnp.asarray, tree.take(examples, i)))
+        own = jax.tree.map(jnp.asarray, tree.take(examples, i))
         ready = CONVOLUTION.recalibrate(params, own)
         right = np.argmax(CONVOLUTION.apply(ready, own.x), axis=1) == labels[i]
         np.testing.assert_allclose(scores[i], np.mean(right), rtol=1e-6)

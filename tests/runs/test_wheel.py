@@ -60,7 +60,7 @@ def test_the_extras_are_declared(wheel):
     extras = {line.split()[1] for line in metadata.splitlines() if "Provides-Extra:" in line}
     assert extras == {
         *("cuda", "cuda12", "cuda13", "dev", "docs", "onnx", "optuna", "pandas"),
-        *("parquet", "ray", "tensorboard", "torch", "wandb"),
+        *("parquet", "privacy", "ray", "tensorboard", "torch", "wandb"),
     }
     assert "\nRequires-Python: >=3.11\n" in metadata
     for line in (ROOT / "requirements.txt").read_text().splitlines():
