@@ -133,7 +133,9 @@ def plan_of(method: str, design: dict) -> Plan:
         for name, value in {**design["starts"][ALL], **design["starts"].get(method, {})}.items()
         if name in config.hparams and not is_fixed(name, method, design)
     }
-    start |= {name: chosen for name, chosen in before(method, design).items() if name in start}
+    start |= {
+        name: chosen for name, chosen in earlier_choice(method, design).items() if name in start
+    }
     refuse_overrides(dict.fromkeys(start, "the search chooses it"))
     seeds = list(range(FLAGS.seeds or design["seeds"]))
 
@@ -150,7 +152,7 @@ def starts_of(start: Point, design: dict) -> list[Point]:
     return [start | {name: float(value)} for value in values] if name in start else [start]
 
 
-def before(method: str, design: dict) -> Point:
+def earlier_choice(method: str, design: dict) -> Point:
     """What the search that goes before this one has chosen for a method."""
     if "after" not in design:
         return {}

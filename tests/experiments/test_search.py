@@ -209,9 +209,9 @@ def test_a_search_after_another_starts_at_its_choices(monkeypatch):
     kept = {"fashion_mnist": {"searched": [{"method": "local", "chosen": chosen}]}}
     monkeypatch.setattr(search, "kept_results", kept.__getitem__)
     design = SEARCHES["searches"]["cifar10"]
-    assert search.before("local", design) == chosen
-    assert search.before("fedavg", design) == {}
-    assert search.before("local", {}) == {}
+    assert search.earlier_choice("local", design) == chosen
+    assert search.earlier_choice("fedavg", design) == {}
+    assert search.earlier_choice("local", {}) == {}
 
 
 def test_rates_are_fixed_only_where_a_paper_prints_them():
