@@ -109,7 +109,7 @@ def backdoor(
         Array, Real("Share of an attacker's images with the trigger.", high=1.0)
     ] = 0.5,
 ) -> DataAttack:
-    """Puts a trigger into the lower right corner of images, with a class of its own.
+    """Puts a trigger into the lower right corner of images, and gives them the target class.
 
     Args:
       train_data: of all clients, images [N, S, H, W, C] in uint8.

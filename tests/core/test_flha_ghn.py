@@ -181,14 +181,14 @@ def test_a_round_of_two_architectures_is_that_of_numpy():
 
     # G and L are generated from W and from the client's own, P is G with a refined head.
     deep = algorithm.clients[1]
-    own = ClientData(jax.tree.map(jnp.asarray, tree.take(DATA.train, 1)))
+    data_of_1 = ClientData(jax.tree.map(jnp.asarray, tree.take(DATA.train, 1)))
     for weights, leaves in ((start, first), (after, [np.float64(w) for w in expected])):
         held = deep.deploy(weights, (), ClientData(None)).params
         kernels = [held["body"]["Dense_0"], held["body"]["Dense_1"], held["head"]["Dense_0"]]
         for layer, (kernel, bias) in zip(kernels, numpy.layers(leaves, 1), strict=True):
             np.testing.assert_allclose(layer["kernel"], kernel, rtol=1e-4, atol=1e-6)
             np.testing.assert_allclose(layer["bias"], bias, rtol=1e-4, atol=1e-6)
-    refined = deep.personalize(start, (), own, KEY).params
+    refined = deep.personalize(start, (), data_of_1, KEY).params
     *body, head = numpy.layers(first, 1)
     slopes = complex_step(lambda head: numpy.loss([*body, head], *examples_of(1)), head)
     refined_head = refined["head"]["Dense_0"]
@@ -241,9 +241,9 @@ def test_generated_models_are_recalibrated_before_they_are_scored():
     saved = program.predictors(state, KEY, {}, data)[0]["G"].params["body"]["statistics"]
     params = generated(generator, weights, 0)
     for i in range(3):
-        own = jax.tree.map(jnp.asarray, tree.take(examples, i))
-        ready = CONVOLUTION.recalibrate(params, own)
-        right = np.argmax(CONVOLUTION.apply(ready, own.x), axis=1) == labels[i]
+        of_client = jax.tree.map(jnp.asarray, tree.take(examples, i))
+        ready = CONVOLUTION.recalibrate(params, of_client)
+        right = np.argmax(CONVOLUTION.apply(ready, of_client.x), axis=1) == labels[i]
         np.testing.assert_allclose(scores[i], np.mean(right), rtol=1e-6)
         assert_equal(tree.take(saved, i), ready["body"]["statistics"], rtol=1e-5, atol=1e-6)
 
