@@ -13,9 +13,10 @@ malicious clients among a benign client's neighbours. Intervals are 95 % confide
 the mean over seeds by Student's t. --simple_tuning adds each method with Simple-Tuning: clients
 train new heads before the predictor is scored.
 
---veto adds each method with defence.veto, and a table of the bound: how much worse the benign
-clients score than the same clients do in the better of the run without attackers and of local
-training, the method `local`. It is in points for accuracy, and in % for errors.
+--veto adds each method with defence.veto. The tables then have the scores of the benign
+clients, and how far these are below a bound: the score of the same clients in the better of two
+runs without attackers, of the method without veto and defence, and of local training, the
+method `local`. It is in points for accuracy, and in % for errors.
 
 --defences=none,clip,monotone trains each method with each of these defences that it can have;
 a warning names the others. With --best_defences, the tables keep one defence of each method:
@@ -69,7 +70,6 @@ from graphfl_jax.wire.defences import DEFENCES, DoesNotFit
 
 # Simple-Tuning with ten epochs, as its authors train.
 SIMPLE_TUNING = {"tuning.part": "new_head", "tuning.epochs": 10}
-ALONE = ("local", "")  # method and attack of runs without attackers
 
 flags.DEFINE_list("attacks", ["poisoning"], f"Attacks, of {', '.join(ATTACKS)}.")
 flags.DEFINE_list("ratios", "0,0.1,0.2,0.3,0.4,0.5", "Shares of malicious clients; adds 0.")
@@ -93,6 +93,7 @@ class Plan(NamedTuple):
     """Runs with all shares and seeds."""
 
     attack: str
+    plain: str  # name of the method without veto and defence
     undefended: str  # name of the method without its defence
     method: str
     config: ConfigDict
@@ -110,7 +111,7 @@ def main() -> int:
     cache = Cache(out, accept_changes=changes_accepted(), config_files=[configuration_file()])
     plans = fitting_plans(plans_of_flags())
     check_choices(plans, ratios)
-    clean_runs, choices = {}, []
+    clean_runs, choices = play_bounds(cache) if FLAGS.veto else {}, []
     rows = play_rows(plans, first_ratios, cache, clean_runs)
     if FLAGS.best_defences:
         choices = robustness_statistics.defence_choices(rows)
@@ -235,8 +236,6 @@ def play_rows(
 ) -> list[dict]:
     """`robustness_row` with ``attack``, ``method``, ``ratio`` and ``undefended``, of all plans.
 
-    With --veto, `clean_runs` has those of the method `local` too.
-
     Args:
       ratios: in ascending order, with 0 where `clean_runs` has no runs.
       clean_runs: runs without attackers, which are added.
@@ -244,30 +243,44 @@ def play_rows(
     rows, seeds = [], list(range(FLAGS.seeds))
     with progress_bar("methods") as bar:
         task = bar.add_task("methods", total=len(plans))
-        if FLAGS.veto and ALONE not in clean_runs:
-            bar.update(task, description="local")
-            config, _ = configure_point({"algorithm": "local"})
-            config = change(config, {"eval_every": config.rounds})
-            clean_runs[ALONE] = cached_runs(config, seeds, cache, at_once=FLAGS.at_once)
-        for attack, undefended, method, config in plans:
+        for attack, plain, undefended, method, config in plans:
             bar.update(task, description=f"{method}, {attack}")
             config = change(config, {"eval_every": config.rounds})  # only final scores count
             # Without attackers, only a backdoor measures something that others do not: its
             # success.
             key = (method, attack if attack == "backdoor" else "")
             new = [ratio for ratio in ratios if ratio or key not in clean_runs]
+            bound = [clean_runs[name, ""] for name in ("local", plain) if FLAGS.veto]
             points = [{"attack_ratio": ratio} for ratio in new]
             runs = iter(cached_runs(config, seeds, cache, points=points, at_once=FLAGS.at_once))
             for ratio in ratios:
                 attacked = [next(runs) for _ in seeds] if ratio in new else clean_runs[key]
                 clean = clean_runs.setdefault(key, attacked)  # with 0, which comes first
                 names = {"attack": attack, "method": method, "ratio": ratio}
-                row = robustness_statistics.robustness_row(
-                    attacked, clean, clean_runs.get(ALONE)
-                )
+                row = robustness_statistics.robustness_row(attacked, clean, bound)
                 rows.append(names | {"undefended": undefended} | row)
             bar.advance(task)
     return rows
+
+
+def play_bounds(cache: Cache) -> dict:
+    """Runs of `play_rows` without attackers, of all methods without veto and defence.
+
+    Those of `local` are also runs without an attack.
+    """
+    runs, tunings, seeds = {}, tunings_of_flags(), list(range(FLAGS.seeds))
+    attack = {"attack.name": FLAGS.attacks[0], "hparams.attack_ratio": 0.0}
+    plans = [("local", {"algorithm": "local"})]
+    for method, tuning in itertools.product(FLAGS.methods, tunings):
+        plans.append((method + tuning, {"algorithm": method} | attack | tunings[tuning]))
+    with progress_bar("methods") as bar:
+        task = bar.add_task("runs without attackers", total=len(plans))
+        for name, point in plans:
+            config, _ = configure_point(point)
+            config = change(config, {"eval_every": config.rounds})
+            runs[name, ""] = cached_runs(config, seeds, cache, at_once=FLAGS.at_once)
+            bar.advance(task)
+    return runs
 
 
 def plans_of_flags() -> list[Plan]:
@@ -276,9 +289,7 @@ def plans_of_flags() -> list[Plan]:
     Raises:
       ValueError: a value is outside its range, or no run reads a field.
     """
-    tunings = {"": {}}
-    if FLAGS.simple_tuning:
-        tunings["+simple-tuning"] = SIMPLE_TUNING
+    tunings = tunings_of_flags()
     vetoes = {"": {}} | ({"+veto": {"defence.veto": True}} if FLAGS.veto else {})
     defences = {} if FLAGS.defences else {"": {}}
     for name in FLAGS.defences:
@@ -291,8 +302,9 @@ def plans_of_flags() -> list[Plan]:
         point = {"algorithm": method, "attack.name": attack}
         parts = tunings[tuning] | vetoes[veto] | defences[defence]
         config, ignored = configure_point(point | parts)
-        undefended = method + tuning + veto
-        plans.append(Plan(attack, undefended, undefended + defence, config))
+        plain = method + tuning
+        undefended = plain + veto
+        plans.append(Plan(attack, plain, undefended, undefended + defence, config))
         unread.append(ignored)
     for field in set.intersection(*map(set, unread)):
         raise ValueError(
@@ -300,6 +312,11 @@ def plans_of_flags() -> list[Plan]:
             f"that reads it"
         )
     return plans
+
+
+def tunings_of_flags() -> dict[str, dict]:
+    """Fields of each tuning, by the end of a method's name."""
+    return {"": {}} | ({"+simple-tuning": SIMPLE_TUNING} if FLAGS.simple_tuning else {})
 
 
 def fitting_plans(plans: list[Plan]) -> list[Plan]:

@@ -1,5 +1,7 @@
 """Scores under attack and losses of benign clients: rows and tables of `robustness`."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from experiments.paper.columns import interval_text
@@ -11,12 +13,13 @@ from graphfl_jax.runs.results import NEIGHBOURS
 
 
 def robustness_row(
-    runs: list[dict], clean: list[dict], alone: list[dict] | None = None
+    runs: list[dict], clean: list[dict], references: Sequence[list[dict]] = ()
 ) -> dict:
     """Statistics of attacked runs at G, L and P, beside clean ones with the same seeds.
 
     Args:
-      alone: runs of local training with the same seeds; without them there is no bound.
+      references: runs without attackers of the methods of the bound, each with the same seeds;
+        without them there is no bound.
 
     Returns, in the printed unit:
       ``metric``, ``unit``, ``higher_is_better``, the numbers of ``seeds``, of ``attackers`` and
@@ -26,9 +29,9 @@ def robustness_row(
       ``benign`` and ``all``, mean scores of benign and of all clients; ``loss``, how much worse
       the clients that are benign in a run score than in the clean run; ``increase``, the same
       in % of their score in the clean run, if lower scores are better; and ``success`` of a
-      backdoor in %; and, with `alone`, ``bound``, how much worse the benign clients score than
-      in the better of the clean run and local training, which is at P alone, and in % if lower
-      scores are better. Scores that are not finite at G or L are left out. ``points`` is None
+      backdoor in %; and, with `references`, ``bound``, how much worse the benign clients score
+      than the same clients in the best of them, which is at P alone, and in % if lower scores
+      are better. Scores that are not finite at G or L are left out. ``points`` is None
       if a run diverged or has no benign clients; without ``loss`` and ``increase`` if only a
       clean run diverged.
       ``neighbours`` has the ``loss`` at each point of the benign clients with each of
@@ -60,8 +63,8 @@ def robustness_row(
         point: _scores_at(point, runs, clean if with_loss else [None] * len(runs), sign)
         for point in POINTS
     }
-    if alone is not None and with_loss and not any(map(_lost, alone)):
-        row["points"]["P"]["bound"] = over_seeds(_bounds(runs, clean, alone, sign))
+    if references and not any(_lost(run) for others in references for run in others):
+        row["points"]["P"]["bound"] = over_seeds(_bounds(runs, references, sign))
     if with_loss:
         row["neighbours"] = _by_neighbours(runs, clean, sign)
     for kind in ("honest", "malicious"):
@@ -104,10 +107,10 @@ def _scores_at(point, runs, clean, sign):
     return {name: over_seeds(seeds) for name, seeds in values.items() if seeds}
 
 
-def _bounds(runs, clean, alone, sign):
-    """For each seed, how much worse benign clients score at P than clean or alone."""
+def _bounds(runs, references, sign):
+    """For each seed, how much worse benign clients score at P than in the best reference."""
     bounds = []
-    for run, *others in zip(runs, clean, alone, strict=True):
+    for run, *others in zip(runs, *references, strict=True):
         ids, now = run["attack"]["ids"], run["attack"]["benign"]["P"]["mean"]
         before = [other["scores"]["final"]["P"]["per_client"] for other in others]
         means = [np.delete(scores, ids).mean() for scores in before]
@@ -221,7 +224,12 @@ def choice_table(choices: list[dict], metric: str) -> tuple[str, list[list[str]]
 
 
 def robustness_tables(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
-    """Titles and text rows of the tables, attacks and methods by ratios, at P."""
+    """Titles and text rows of the tables, attacks and methods by ratios, at P.
+
+    Rows with a bound have the tables of `bound_tables`.
+    """
+    if any(_at_p(row, "bound") for row in rows):
+        return bound_tables(rows)
     metric, first = rows[0]["metric"], rows[0]["method"]
     unit, loss = f"{metric} at P, {rows[0]['unit']}", "loss of benign clients"
     of_statistics = {
@@ -229,8 +237,6 @@ def robustness_tables(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
         "loss": f"{loss}, {unit}",
         "increase": f"increase of the {metric} of benign clients at P, %",
         "success": "success at P, % of benign clients' triggered images",
-        "bound": "benign clients at P below the better of the clean run and local training, "
-        + ("points" if rows[0]["higher_is_better"] else "%"),
     }
     # By title: (row, method, statistic of `over_seeds` or None) of each cell.
     tables = {
@@ -254,6 +260,45 @@ def robustness_tables(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
         (title, text_rows(cells))
         for title, cells in tables.items()
         if title == of_statistics["benign"] or any(statistic for _, _, statistic in cells)
+    ]
+
+
+def bound_tables(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
+    """Scores of benign clients under the worst attack; the bound under this and each one."""
+    score = f"{rows[0]['metric']} at P, {rows[0]['unit']}, benign clients"
+    bound = "benign clients at P below the bound, "
+    bound += "points" if rows[0]["higher_is_better"] else "%"
+    return [
+        (f"{score}, under the worst attack", worst_text_rows(rows, "benign")),
+        (f"{bound}, under the worst attack", worst_text_rows(rows, "bound")),
+        (bound, text_rows([(row, row["method"], _at_p(row, "bound")) for row in rows])),
+    ]
+
+
+def worst_text_rows(rows: list[dict], name: str) -> list[list[str]]:
+    """A statistic under the attack with which most runs diverge, else with the worst mean."""
+    lower_is_worse = name == "benign" and rows[0]["higher_is_better"]
+
+    def badness(row):
+        mean = row["points"]["P"][name]["mean"] if _at_p(row, name) else -np.inf
+        return row["diverged"], -mean if lower_is_worse else mean
+
+    ratios = list(dict.fromkeys(row["ratio"] for row in rows))
+    cells = {}
+    for row in rows:
+        cells.setdefault((row["method"], row["ratio"]), []).append(row)
+    worst = {cell: max(of_attacks, key=badness) for cell, of_attacks in cells.items()}
+    texts = {
+        cell: f"{row['attack']} " * bool(cell[1]) + _cell(row, _at_p(row, name))
+        for cell, row in worst.items()
+    }
+    methods = dict.fromkeys(row["method"] for row in rows)
+    return [
+        ["method", *(f"{ratio:g}" for ratio in ratios)],
+        *(
+            [method, *(texts.get((method, ratio), "") for ratio in ratios)]
+            for method in methods
+        ),
     ]
 
 

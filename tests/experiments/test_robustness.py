@@ -137,17 +137,52 @@ def test_a_score_that_is_not_finite_counts_as_divergence_of_benign_clients_alone
         assert robustness_row(of_benign, CLEAN)["diverged"] == 1
 
 
-def test_the_bound_is_the_better_of_the_clean_run_and_local_training():
+def test_the_bound_is_the_better_of_two_runs_without_attackers():
     """In the first run client 0 attacks, in the second client 1."""
     alone = [run([0.1, 0.9, 0.8]), run([0.5, 0.0, 0.6])]
-    scores = robustness_row(ATTACKED, CLEAN, alone)["points"]["P"]
+    scores = robustness_row(ATTACKED, CLEAN, [CLEAN, alone])["points"]["P"]
     # Alone 0.85 and clean 0.75, then alone 0.55 and clean 0.75; attacked 0.65 in both.
     assert scores["bound"]["seeds"] == pytest.approx([20.0, 10.0])
     errors = [run([0.1, 0.5, 0.7], [0], higher=False)]
     clean, alone = ([run(e, higher=False)] for e in ([0.9, 0.4, 0.6], [0.9, 0.4, 0.4]))
-    scores = robustness_row(errors, clean, alone)["points"]["P"]
+    scores = robustness_row(errors, clean, [clean, alone])["points"]["P"]
     assert scores["bound"]["seeds"] == pytest.approx([50.0])  # 0.6 is half more than 0.4
     assert "bound" not in robustness_row(errors, clean)["points"]["P"]
+
+
+def test_tables_of_the_bound_name_the_worst_attack():
+    """The better of clean and alone are 0.75 and 0.9 for the benign clients of both runs."""
+    alone = [run([0.1, 0.9, 0.9]), run([0.9, 0.0, 0.9])]
+    better = robustness_row(ATTACKED, CLEAN, [CLEAN, alone])
+    worse = robustness_row(
+        [run([0.1, 0.5, 0.5], [0]), run([0.5, 0.0, 0.5], [1])], CLEAN, [CLEAN, alone]
+    )
+    lost = better | {"points": None, "diverged": 2}
+    rows = [
+        {"attack": attack, "method": method, "ratio": 0.3, **row}
+        for method, rows_of_attacks in (("a", (better, worse, better)), ("b", (worse, lost)))
+        for attack, row in zip(("alie", "ipm", "drift"), rows_of_attacks, strict=False)
+    ]
+    tables = dict(robustness_tables(rows))
+    score, bound, by_attack = tables.values()
+    assert [line[0] for line in score] == ["method", "a", "b"]
+    assert score[1][1].startswith("ipm 50.00") and bound[1][1].startswith("ipm 40.00")
+    assert score[2][1] == bound[2][1] == "ipm 2 diverged"
+    assert [line[:2] for line in by_attack[1:]] == [
+        ["alie", "a"],
+        ["alie", "b"],
+        ["ipm", "a"],
+        ["ipm", "b"],
+        ["drift", "a"],
+    ]
+    errors = [run([0.1, 0.5, 0.7], [0], higher=False)]
+    clean = [run([0.9, 0.4, 0.4], higher=False)]
+    row = robustness_row(errors, clean, [clean])
+    (_, score), (title, bound), *_ = robustness_tables(
+        [{"attack": "alie", "method": "a", "ratio": 0.3, **row}]
+    )
+    assert title.startswith("benign clients at P below the bound, %")
+    assert bound[1][1].startswith("alie 50.00")
 
 
 def test_scores_are_shown_without_losses_if_only_a_clean_run_diverged():
