@@ -288,10 +288,10 @@ def worst_text_rows(rows: list[dict], name: str) -> list[list[str]]:
     for row in rows:
         cells.setdefault((row["method"], row["ratio"]), []).append(row)
     worst = {cell: max(of_attacks, key=badness) for cell, of_attacks in cells.items()}
-    texts = {
-        cell: f"{row['attack']} " * bool(cell[1]) + _cell(row, _at_p(row, name))
-        for cell, row in worst.items()
-    }
+    texts = {}
+    for (method, ratio), row in worst.items():
+        text = _cell(row, _at_p(row, name))
+        texts[method, ratio] = f"{row['attack']} {text}" if ratio else text
     methods = dict.fromkeys(row["method"] for row in rows)
     return [
         ["method", *(f"{ratio:g}" for ratio in ratios)],
