@@ -4,7 +4,7 @@
     python -m experiments.search --config=tpt48 --methods=all --out=runs/search-tpt48
 
 experiments/searches.json has for each configuration the fields that its search sets, also those
-of single methods, the number of seeds, and the point at which it starts: values of floats of
+of single methods, the numbers of seeds, and the point at which it starts: values of floats of
 hparams. With `scan`, it starts at the best of several values of one of them. With `after`, a
 method starts at what the search named there has chosen for it. A method has those floats that
 it reads and that do not define it. Their values are of the numbers 1, 3, 10, 30, ... and so on,

@@ -137,7 +137,8 @@ def plan_of(method: str, design: dict) -> Plan:
         name: chosen for name, chosen in earlier_choice(method, design).items() if name in start
     }
     refuse_overrides(dict.fromkeys(start, "the search chooses it"))
-    seeds = list(range(FLAGS.seeds or design["seeds"]))
+    number = design.get("seeds_of", {}).get(method, design["seeds"])
+    seeds = list(range(FLAGS.seeds or number))
 
     def groups(points):
         return grid.evaluate_as_ranked(groups_of(points, seeds, configure))
@@ -348,12 +349,13 @@ def rates_of(results: dict, same: dict[str, str]) -> dict[str, dict[str, float]]
 
 def text_of(rows: list[dict]) -> str:
     """The choices in Markdown."""
-    heads = ["method", "chosen", "validation", "loss", "points", "diverged runs", "ended"]
-    text = [heads]
+    heads = ["method", "chosen", "validation", "loss", "seeds", "points", "diverged runs"]
+    text = [[*heads, "ended"]]
     for row in rows:
         best = next((each for each in row["rows"] if each["point"] == row["chosen"]), {})
         scores = [score_text(best[name]) if best else "" for name in ("validation", "loss")]
-        counts = [str(len(row["rows"])), str(len(row["diverged"]))]
+        numbers = [best.get("runs", ""), len(row["rows"]), len(row["diverged"])]
+        counts = list(map(str, numbers))
         ended = "yes" if row["ended"] else "no"
         text.append([row["method"], point_text(row["chosen"] or {}), *scores, *counts, ended])
     return markdown_table(text)
