@@ -38,6 +38,7 @@ TUNED, SEARCHED = (
 )
 ALL, MISSING = "all", "missing"  # values of --methods
 GAIN = 1e-4
+FINALISTS = 3  # points of a final
 KEPT = ("point", "runs", "validation", "sd_seeds", "loss")  # of a row; test scores are not
 
 
@@ -46,8 +47,9 @@ class Plan(NamedTuple):
 
     method: str
     starts: list[Point]  # the search goes on from the best of them
-    groups: Callable[[list[Point]], list[TrialGroup]]  # points -> their runs
+    groups: Callable[[list[Point], int], list[TrialGroup]]  # points, seeds -> their runs
     seeds: int  # runs of a point
+    final_seeds: int  # the same of the best points at the end
 
 
 def design_of_flags() -> dict:
@@ -103,7 +105,8 @@ def fitting(design: dict) -> tuple[list[Plan], dict[str, str]]:
     for method in names:
         try:
             plan = plan_of(method, design)
-            plan.groups(plan.starts)  # not kept, since they hold the data of all methods
+            # Not kept, since they hold the data of all methods.
+            plan.groups(plan.starts, plan.seeds)
         except ValueError as why:
             none_fits = method == last and not plans and FLAGS.methods == [ALL]
             if not every or none_fits:
@@ -137,13 +140,13 @@ def plan_of(method: str, design: dict) -> Plan:
         name: chosen for name, chosen in earlier_choice(method, design).items() if name in start
     }
     refuse_overrides(dict.fromkeys(start, "the search chooses it"))
-    number = design.get("seeds_of", {}).get(method, design["seeds"])
-    seeds = list(range(FLAGS.seeds or number))
+    seeds = FLAGS.seeds or design["seeds"]
+    final = 0 if method in design.get("without_final", ()) else design.get("final_seeds", 0)
 
-    def groups(points):
-        return grid.evaluate_as_ranked(groups_of(points, seeds, configure))
+    def groups(points, seeds):
+        return grid.evaluate_as_ranked(groups_of(points, list(range(seeds)), configure))
 
-    return Plan(method, starts_of(start, design), groups, len(seeds))
+    return Plan(method, starts_of(start, design), groups, seeds, max(seeds, final))
 
 
 def starts_of(start: Point, design: dict) -> list[Point]:
@@ -174,7 +177,7 @@ def searched(plan: Plan, out: Path) -> dict:
     """Makes the runs of a search that its folder lacks; what search.json says of it."""
     log = TrialLog(
         out,
-        plan.groups(plan.starts),
+        plan.groups(plan.starts, plan.seeds),
         resume=log_of(out, None).exists(),
         accept_changes=changes_accepted(),
         config_file=configuration_file(),
@@ -183,22 +186,30 @@ def searched(plan: Plan, out: Path) -> dict:
     path: list[Point] = []
     with log, progress_bar("runs") as bar:
         task = bar.add_task(plan.method)
-        while True:
-            points = [path[-1], *neighbours(path[-1])] if path else plan.starts
-            log.plan(plan.groups(points))
+
+        def play(points, seeds):
+            log.plan(plan.groups(points, seeds))
             bar.update(task, total=len(log.planned), completed=len(log.records))
             make_runs(log, plan.seeds, lambda runs: bar.advance(task, runs))
-            (board,) = leaderboards(log.lines())
-            rows = board["rows"]
+            # The final of an earlier command may have made runs with more seeds.
+            (board,) = leaderboards(line for line in log.lines() if line["seed"] < seeds)
+            return board
+
+        while True:
+            points = [path[-1], *neighbours(path[-1])] if path else plan.starts
+            board = play(points, plan.seeds)
             if not path:
-                path.append(first(rows, plan.starts))
+                path.append(first(board["rows"], plan.starts))
                 continue
-            best = step(rows, path[-1])
+            best = step(board["rows"], path[-1])
             ended = best == path[-1]
             if ended or len(path) > FLAGS.moves:
                 break
             say(f"{plan.method}: {point_text(path[-1])} -> {point_text(best)}")
             path.append(best)
+        if ended and plan.final_seeds > plan.seeds:
+            board = final(board, plan.final_seeds, play)
+            best = board["rows"][0]["point"] if board["rows"] else best
     if not ended:
         say(f"{plan.method}: has not ended after --moves={FLAGS.moves}; increase --moves")
     return {
@@ -206,10 +217,28 @@ def searched(plan: Plan, out: Path) -> dict:
         **{name: board[name] for name in ("data", "source", "metric", "higher_is_better")},
         "path": path,
         "ended": ended,
-        "rows": [{name: row[name] for name in KEPT} for row in rows],
+        "rows": [{name: row[name] for name in KEPT} for row in board["rows"]],
         "diverged": board["diverged"],
-        "chosen": best if rows else None,
+        "chosen": best if board["rows"] else None,
     }
+
+
+def final(board: dict, seeds: int, play: Callable[[list[Point], int], dict]) -> dict:
+    """The board with the best points first that have runs with all seeds.
+
+    The first `FINALISTS` points get these runs; if some diverge with each of them, the next.
+
+    Args:
+      board: of the points with fewer runs, best first.
+      play: makes the runs of points with numbers of seeds, and returns a board of all.
+    """
+    points, whole = [row["point"] for row in board["rows"]], []
+    while points and not whole:
+        compared, points = points[:FINALISTS], points[FINALISTS:]
+        board = play(compared, seeds)
+        whole = [row for row in board["rows"] if row["runs"] == seeds]
+    others = [row for row in board["rows"] if row not in whole]
+    return board | {"rows": whole + others}
 
 
 def first(rows: list[dict], starts: list[Point]) -> Point:

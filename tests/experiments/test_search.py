@@ -78,6 +78,30 @@ def test_a_search_starts_at_the_best_of_its_scan():
     assert search.first([], starts) == starts[0]
 
 
+def test_the_final_has_more_seeds_for_the_best_points():
+    """Points 0 to 4 have one run, best first. With more seeds, 0 to 2 diverge or get worse."""
+    before = {"rows": [{"point": point, "runs": 1} for point in range(5)]}
+    played = []
+
+    def play_with(diverging, order):
+        def play(points, seeds):
+            played.append(points)
+            runs = dict.fromkeys(range(5), 1) | dict.fromkeys(points, seeds)
+            rows = [{"point": i, "runs": runs[i]} for i in order if i not in diverging]
+            return {"rows": rows, "diverged": len(diverging)}
+
+        return play
+
+    board = search.final(before, 3, play_with({0}, (4, 2, 0, 1, 3)))
+    assert played == [[0, 1, 2]] and board["diverged"] == 1
+    assert [row["point"] for row in board["rows"]] == [2, 1, 4, 3]
+    played.clear()
+    board = search.final(before, 3, play_with({0, 1, 2}, (3, 4)))
+    assert played == [[0, 1, 2], [3, 4]]
+    assert [row["point"] for row in board["rows"]] == [3, 4]
+    assert search.final(before, 3, play_with(set(range(5)), ()))["rows"] == []
+
+
 @pytest.mark.slow
 def test_a_search_moves_to_a_point_without_a_better_neighbour_and_continues(tmp_path):
     words = [f"--config={ROOT}/configs/fl60.py", "--config.rounds=2", "--config.local_steps=5"]
@@ -117,12 +141,12 @@ def test_a_search_moves_to_a_point_without_a_better_neighbour_and_continues(tmp_
 
 def test_a_method_that_does_not_fit_is_left_out_of_all_and_refused_by_name(monkeypatch):
     def plan_of(method, design):
-        def groups(points):
+        def groups(points, seeds):
             if method.startswith("un"):
                 raise ValueError(f"{method} needs labels")
             return []
 
-        return search.Plan(method, [{}], groups, 1)
+        return search.Plan(method, [{}], groups, 1, 1)
 
     monkeypatch.setattr(search, "plan_of", plan_of)
     monkeypatch.setattr(
