@@ -50,6 +50,7 @@ class Plan(NamedTuple):
     groups: Callable[[list[Point], int], list[TrialGroup]]  # points, seeds -> their runs
     seeds: int  # runs of a point
     final_seeds: int  # the same of the best points at the end
+    stable: bool = False  # whether points beside a diverged run are passed over
 
 
 def design_of_flags() -> dict:
@@ -146,7 +147,14 @@ def plan_of(method: str, design: dict) -> Plan:
     def groups(points, seeds):
         return grid.evaluate_as_ranked(groups_of(points, list(range(seeds)), configure))
 
-    return Plan(method, starts_of(start, design), groups, seeds, max(seeds, final))
+    return Plan(
+        method,
+        starts_of(start, design),
+        groups,
+        seeds,
+        max(seeds, final),
+        design.get("stable", False),
+    )
 
 
 def starts_of(start: Point, design: dict) -> list[Point]:
@@ -198,17 +206,18 @@ def searched(plan: Plan, out: Path) -> dict:
         while True:
             points = [path[-1], *neighbours(path[-1])] if path else plan.starts
             board = play(points, plan.seeds)
+            rows = stable_rows(board) if plan.stable else board["rows"]
             if not path:
-                path.append(first(board["rows"], plan.starts))
+                path.append(first(rows, plan.starts))
                 continue
-            best = step(board["rows"], path[-1])
+            best = step(rows, path[-1])
             ended = best == path[-1]
             if ended or len(path) > FLAGS.moves:
                 break
             say(f"{plan.method}: {point_text(path[-1])} -> {point_text(best)}")
             path.append(best)
         if ended and plan.final_seeds > plan.seeds:
-            board = final(board, plan.final_seeds, play)
+            board = final(board | {"rows": rows}, plan.final_seeds, play)
             best = board["rows"][0]["point"] if board["rows"] else best
     if not ended:
         say(f"{plan.method}: has not ended after --moves={FLAGS.moves}; increase --moves")
@@ -239,6 +248,12 @@ def final(board: dict, seeds: int, play: Callable[[list[Point], int], dict]) -> 
         whole = [row for row in board["rows"] if row["runs"] == seeds]
     others = [row for row in board["rows"] if row not in whole]
     return board | {"rows": whole + others}
+
+
+def stable_rows(board: dict) -> list[dict]:
+    """The rows of a leaderboard whose points are not beside one with a diverged run."""
+    beside = [point for run in board["diverged"] for point in neighbours(run["point"])]
+    return [row for row in board["rows"] if row["point"] not in beside]
 
 
 def first(rows: list[dict], starts: list[Point]) -> Point:

@@ -78,6 +78,21 @@ def test_a_search_starts_at_the_best_of_its_scan():
     assert search.first([], starts) == starts[0]
 
 
+def test_a_stable_point_is_not_beside_a_diverged_run():
+    """The values are half decades; that of the diverged run is 1, with `mu` 0.1."""
+
+    def point(rate, mu):
+        return {"hparams.client_lr": rate, "hparams.mu": mu}
+
+    points = [point(0.3, 0.1), point(0.1, 0.1), point(1.0, 0.3), point(0.3, 0.3)]
+    board = {
+        "rows": [{"point": each} for each in points],
+        "diverged": [{"point": point(1.0, 0.1), "seed": 3}],
+    }
+    assert [row["point"] for row in search.stable_rows(board)] == [points[1], points[3]]
+    assert search.stable_rows(board | {"diverged": []}) == board["rows"]
+
+
 def test_the_final_has_more_seeds_for_the_best_points():
     """Points 0 to 4 have one run, best first. With more seeds, 0 to 2 diverge or get worse."""
     before = {"rows": [{"point": point, "runs": 1} for point in range(5)]}
