@@ -37,7 +37,8 @@ TUNED, SEARCHED = (
     Path(configs.__file__).with_name(name) for name in ("tuned.json", "searched.json")
 )
 ALL, MISSING = "all", "missing"  # values of --methods
-GAIN = 1e-4
+GAIN = 1e-4  # a share of a score or a loss
+NATS = 1e-3  # which the loss must gain beside accuracies
 FINALISTS = 3  # points of a final
 KEPT = ("point", "runs", "validation", "sd_seeds", "loss")  # of a row; test scores are not
 
@@ -210,7 +211,7 @@ def searched(plan: Plan, out: Path) -> dict:
             if not path:
                 path.append(first(rows, plan.starts))
                 continue
-            best = step(rows, path[-1])
+            best = step(rows, path[-1], NATS if board["higher_is_better"] else 0.0)
             ended = best == path[-1]
             if ended or len(path) > FLAGS.moves:
                 break
@@ -265,23 +266,26 @@ def first(rows: list[dict], starts: list[Point]) -> Point:
     return next((row["point"] for row in rows if row["point"] in starts), starts[0])
 
 
-def step(rows: list[dict], point: Point) -> Point:
+def step(rows: list[dict], point: Point, least: float = 0.0) -> Point:
     """Where a search goes on from a point: the best one, or the same if it gains too little.
 
     The score or the loss must be better by a share of `GAIN`. Some penalties are best without:
-    their weights would fall for ever, for less and less.
+    their weights would fall for ever, for less and less. So would a loss beside 100 %.
 
     Args:
       rows: of a leaderboard, best first.
+      least: what a loss must gain at least.
     """
     if not rows:
         return lowered(point)
     best, before = rows[0], next((row for row in rows if row["point"] == point), None)
     if before is None:  # it diverged
         return best["point"]
-    numbers = [(before[name], best[name]) for name in ("validation", "loss")]
-    gains = any(abs(old - new) > GAIN * abs(old) for old, new in numbers if old is not None)
-    return best["point"] if gains else point
+    for name, smallest in (("validation", 0.0), ("loss", least)):
+        old, new = before[name], best[name]
+        if old is not None and abs(old - new) > max(GAIN * abs(old), smallest):
+            return best["point"]
+    return point
 
 
 def neighbours(point: Point) -> list[Point]:

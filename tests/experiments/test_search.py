@@ -63,6 +63,9 @@ def test_a_move_needs_a_gain_in_score_or_loss():
     assert search.step(rows(0.50004, 0.39999), before) == before
     assert search.step(rows(0.50006, 0.4), before) == after
     assert search.step(rows(0.5, 0.39), before) == after
+    assert search.step(rows(0.5, 0.3991), before, 0.001) == before
+    assert search.step(rows(0.5, 0.3989), before, 0.001) == after
+    assert search.step(rows(0.50006, 0.4), before, 0.001) == after
     assert search.step(rows(0.5, 0.4)[:1], before) == after  # all runs of the start diverged
     assert search.step([], before) == {"mu": 0.3}  # all runs did
 
@@ -145,7 +148,7 @@ def test_a_search_moves_to_a_point_without_a_better_neighbour_and_continues(tmp_
     row, more, printed = searched()
     assert row["ended"] and more[:11] == log  # no run is repeated
     chosen = row["chosen"]
-    assert search.step(row["rows"], chosen) == chosen == row["path"][-1]
+    assert search.step(row["rows"], chosen, search.NATS) == chosen == row["path"][-1]
     for i in range(2):  # the choice is not at the edge of what was tried
         tried = sorted(point[i] for point in points(row))
         assert tried[0] < tuple(chosen.values())[i] < tried[-1]
