@@ -127,7 +127,10 @@ def fed_pub(
     server = mixing_server(
         "fed_pub",
         num_clients,
-        lambda key: Upload(model.init(key), jnp.zeros(PROXIES * outputs)),
+        # On CPUs, JAX 0.10 compiles products of constants wrongly, by chance.
+        lambda key: Upload(
+            model.init(key), jax.lax.optimization_barrier(jnp.zeros(PROXIES * outputs))
+        ),
         mixing,
         sent=lambda uploads: (uploads.model,),
         remembers=("sizes",),
