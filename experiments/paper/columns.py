@@ -225,4 +225,6 @@ def simulated_notes(rows: list[Row]) -> list[str]:
 def interval_text(summary: dict) -> str:
     """A mean with the half width of its 95 % interval, from `statistics.over_seeds`."""
     half_width = summary["half_width"]
-    return f"{summary['mean']:.2f}" + ("" if half_width is None else f"±{half_width:.2f}")
+    return number_text(summary["mean"]) + (
+        "" if half_width is None else f"±{number_text(half_width)}"
+    )
