@@ -176,7 +176,7 @@ def check_flags() -> None:
     }
     if FLAGS.veto:
         replaced["defence.veto"] = "--veto adds it"
-    if FLAGS.defences:
+    if FLAGS.defences or FLAGS.veto:  # whose bound is of methods without a defence
         replaced["defence.name"] = "--defences replaces it"
     refuse_overrides(replaced)
     check_list("attacks", FLAGS.attacks)

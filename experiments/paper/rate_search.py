@@ -219,7 +219,8 @@ def searched(plan: Plan, out: Path) -> dict:
             path.append(best)
         if ended and plan.final_seeds > plan.seeds:
             board = final(board | {"rows": rows}, plan.final_seeds, play)
-            best = board["rows"][0]["point"] if board["rows"] else best
+            rows = board["rows"]
+            best = rows[0]["point"] if rows else best
     if not ended:
         say(f"{plan.method}: has not ended after --moves={FLAGS.moves}; increase --moves")
     return {
@@ -229,7 +230,7 @@ def searched(plan: Plan, out: Path) -> dict:
         "ended": ended,
         "rows": [{name: row[name] for name in KEPT} for row in board["rows"]],
         "diverged": board["diverged"],
-        "chosen": best if board["rows"] else None,
+        "chosen": best if rows else None,
     }
 
 

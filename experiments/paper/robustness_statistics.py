@@ -277,11 +277,11 @@ def bound_tables(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
 
 def worst_text_rows(rows: list[dict], name: str) -> list[list[str]]:
     """A statistic under the attack with which most runs diverge, else with the worst mean."""
-    lower_is_worse = name == "benign" and rows[0]["higher_is_better"]
+    sign = -1 if name == "benign" and rows[0]["higher_is_better"] else 1
 
     def badness(row):
-        mean = row["points"]["P"][name]["mean"] if _at_p(row, name) else -np.inf
-        return row["diverged"], -mean if lower_is_worse else mean
+        statistic = _at_p(row, name)
+        return row["diverged"], sign * statistic["mean"] if statistic else -np.inf
 
     ratios = list(dict.fromkeys(row["ratio"] for row in rows))
     cells = {}
@@ -292,14 +292,10 @@ def worst_text_rows(rows: list[dict], name: str) -> list[list[str]]:
     for (method, ratio), row in worst.items():
         text = _cell(row, _at_p(row, name))
         texts[method, ratio] = f"{row['attack']} {text}" if ratio else text
-    methods = dict.fromkeys(row["method"] for row in rows)
-    return [
-        ["method", *(f"{ratio:g}" for ratio in ratios)],
-        *(
-            [method, *(texts.get((method, ratio), "") for ratio in ratios)]
-            for method in methods
-        ),
-    ]
+    lines = [["method", *(f"{ratio:g}" for ratio in ratios)]]
+    for method in dict.fromkeys(row["method"] for row in rows):
+        lines.append([method, *(texts.get((method, ratio), "") for ratio in ratios)])
+    return lines
 
 
 def _at_p(row, name):

@@ -127,7 +127,7 @@ def fed_pub(
     server = mixing_server(
         "fed_pub",
         num_clients,
-        # On CPUs, JAX 0.10 compiles products of constants wrongly, by chance.
+        # Some compilations of JAX 0.10 for CPUs make NaN of the cosines of constants.
         lambda key: Upload(
             model.init(key), jax.lax.optimization_barrier(jnp.zeros(PROXIES * outputs))
         ),

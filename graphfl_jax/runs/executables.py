@@ -201,7 +201,7 @@ class Kept:
 
     def _compile(self, job):
         """Makes the executable of a lowered function ready, and keeps it if it has a key."""
-        with _without_cache_of_jax() if job.key else contextlib.nullcontext():
+        with without_cache_of_jax() if job.key else contextlib.nullcontext():
             self.ready[job.name] = _compiled(job)
         if not job.key:
             return
@@ -378,7 +378,7 @@ def _shapes(values):
 
 
 @contextlib.contextmanager
-def _without_cache_of_jax():
+def without_cache_of_jax():
     """Compiles without JAX's cache, whose setting is read once until it is reset."""
     before = jax.config.jax_enable_compilation_cache
     try:

@@ -30,6 +30,7 @@ from graphfl_jax.optimizers import adam, momentum
 from graphfl_jax.parts import optimizer_of_parts
 from graphfl_jax.program import Program
 from graphfl_jax.rounds import Group
+from graphfl_jax.runs.executables import without_cache_of_jax
 from graphfl_jax.trainers import epoch_trainer, sgd_trainer
 
 KEY = jax.random.key(6)
@@ -653,14 +654,14 @@ def test_fisher_traces_are_of_single_examples_and_of_parameters_alone():
 # ------------------------------------------------------------------------------------ FED-PUB
 
 
-def fed_pub_of(*, tau, lam=0.0, sparsity=0.0, rate=0.0):
+def fed_pub_of(*, tau, lam=0.0, sparsity=0.0, rate=0.0, clients=3, outputs=1):
     return fed_pub(
         CURVE,
         client_optimizer=optax.sgd(CURVE_RATE),
         local_steps=STEPS,
         batch_size=None,
-        num_clients=3,
-        outputs=1,
+        num_clients=clients,
+        outputs=outputs,
         fed_pub_tau=tau,
         fed_pub_lambda=lam,
         fed_pub_sparsity=sparsity,
@@ -717,6 +718,24 @@ def test_masks_become_sparse():
     after = np.asarray(masks + steps)
     np.testing.assert_allclose(after, grid[np.argmin(costs, axis=0)], atol=1e-3)
     assert list(after == 0) == [False, True, True, True]
+
+
+def test_fed_pub_starts_with_equal_shares_however_it_is_compiled():
+    """With constants in place of the first outputs, some compilations made NaN of them.
+
+    The programs are compiled as `executables.options_of_one_call` has it.
+    """
+
+    def shares(tau):
+        method = fed_pub_of(tau=tau, clients=60, outputs=2)
+        return method.server.init(jax.random.key(0), None).mixing
+
+    factors = jnp.float32([1, 10])
+    lowered = jax.jit(jax.vmap(shares)).lower(factors)
+    with without_cache_of_jax():
+        for _ in range(12):
+            mixing = lowered.compile({"xla_backend_optimization_level": 1})(factors)
+            np.testing.assert_allclose(mixing, np.full((2, 60, 60), 1 / 60), rtol=1e-5)
 
 
 def test_fed_pub_is_fedavg_with_a_tau_of_0_and_local_training_with_a_large_one():
