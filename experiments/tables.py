@@ -30,6 +30,7 @@ compression and privacy have uploads in fewer bits, and with noise, see graphfl_
 relations has methods with none, random, given, nearest and learned relations.
 methods has all methods on five data sets, with known and new clients.
 two_graphs has related clients with different networks.
+public_code has the scores that PFLlib publishes for its code beside those of runs here.
 
 Writes TABLE.md and TABLE.json into the folder of --out. Runs that are cached there are not
 repeated; those of other code are made again, unless --accept_changes is set.

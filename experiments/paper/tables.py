@@ -10,6 +10,7 @@ from experiments.paper import (
     methods,
     panacea_text,
     pfedgat,
+    public_code,
     relations,
     two_graphs,
     wire,
@@ -156,5 +157,12 @@ TABLES |= {
         cells={"small": two_graphs.CELLS},
         row=wire.table_row,
         text=two_graphs.TEXT,
+    ),
+    "public_code": Table(
+        methods=public_code.METHODS,
+        cells=public_code.CELLS,
+        row=public_code.table_row,
+        text=public_code.TEXT,
+        seeds=1,
     ),
 }

@@ -127,8 +127,8 @@ def _score(point):
     return Column(point, lambda row: number_text(row["scores"][point]["mean"]))
 
 
-def text_of(title: str, introduction: str) -> TableText:
-    """The text of a table."""
+def text_of(title: str, introduction: str, *further: Column) -> TableText:
+    """The text of a table, with further columns at its end."""
     return TableText(
         columns=(
             columns.DATA,
@@ -140,6 +140,7 @@ def text_of(title: str, introduction: str) -> TableText:
             Column("sd\nseeds", lambda row: spread_text(row["scores"]["P"]["seeds"])),
             Column("kB up", lambda row: number_text(row["up"], 3)),
             *columns.COST,
+            *further,
         ),
         title=lambda row: f"{title} on {row['data']}, {row['setting']}, {row['unit']}",
         introduction=lambda rows: [

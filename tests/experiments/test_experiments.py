@@ -681,6 +681,22 @@ def test_a_row_of_a_table_of_uploads_has_its_part_and_its_cost():
     assert [row["part"] for row in parts[-3:]] == ["sign", "sign, feedback", "sketch"]
 
 
+def test_scores_of_public_code_are_beside_runs_with_its_rate_and_batches():
+    table = TABLES["public_code"]
+    (small,), (full,) = (table.cells[size] for size in ("small", "full"))
+    for method in table.methods:
+        configs = [paper_config(cell, method) for cell in (small, full)]
+        for config in configs:
+            assert (config.hparams.client_lr, config.batch_size) == (0.005, 10)
+            assert config.cohort_size == config.data.clients == 20
+        assert [config.rounds for config in configs] == [100, 2000]
+    rows = []
+    for source in ("real", "simulated"):
+        run = run_with(privacy=None, higher_is_better=True, dataset=REAL | {"source": source})
+        rows.append(table.row(small, paper_config(small, "fedala", source=source), [run]))
+    assert [row["published"] for row in rows] == [99.57, None]
+
+
 def test_one_seed_has_no_spread_over_seeds():
     config = paper_config(Cell("tpt48"), "fedavg")
     for runs, spread in ((1, ""), (2, "0.00")):
