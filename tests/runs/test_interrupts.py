@@ -108,7 +108,7 @@ def test_an_interrupt_before_the_first_own_handler_has_no_traceback(tmp_path, wo
     (tmp_path / "psutil.py").write_text("import os\nos.kill(os.getpid(), 2)\n")
     (tmp_path / "graphfl").write_text("from graphfl_jax.__main__ import main\nmain()\n")
     ended = subprocess.run(
-        [sys.executable, *words],
+        [sys.executable, "-c", AS_IN_A_TERMINAL, sys.executable, *words],
         cwd=tmp_path,
         env=ENVIRONMENT | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
         capture_output=True,
