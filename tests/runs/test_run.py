@@ -416,11 +416,14 @@ def test_debug_computes_what_the_compiled_run_does(tmp_path, method, changes):
 
 @pytest.mark.slow
 def test_a_method_whose_rates_nobody_has_chosen_says_so(tmp_path):
-    hint = "the rates of fedprox were not searched on metr_la; to search for a learning rate: graphfl"
-    ended = launched_small("run", "--out=a", cwd=tmp_path, file="metr_la.py:fedprox")
+    hint = (
+        "the rates of fedrod were not searched on mnist; to search for a learning rate: graphfl"
+    )
+    rate = "--config.hparams.client_lr="
+    words = [word for word in small_words("mnist.py:fedrod") if not word.startswith(rate)]
+    ended = launched("run", *words, "--out=a", cwd=tmp_path)
     assert ended.status == 0 and hint in ended.stdout, ended.stderr
-    words = ["--config.hparams.client_lr=0.2", "--out=b"]
-    ended = launched_small("run", *words, cwd=tmp_path, file="metr_la.py:fedprox")
+    ended = launched("run", *words, f"{rate}0.2", "--out=b", cwd=tmp_path)
     assert ended.status == 0 and hint not in ended.stdout, ended.stderr
 
 
