@@ -1,1 +1,1 @@
-"""Malicious clients and defences against them."""
+"""Who takes part in a round, and what happens to uploads on their way to the server."""
