@@ -1,4 +1,4 @@
-"""The table of methods beside the scores that PFLlib publishes for its own code.
+"""The table of methods beside the scores that PFLlib publishes for its code.
 
 Zhang, Liu, Hua, Wang, Song, Xue, Ma, Cao. PFLlib: A Beginner-Friendly and Comprehensive
 Personalized Federated Learning Library and Benchmark. JMLR 26, 2025, and its leaderboard,
@@ -8,7 +8,6 @@ http://pfllib.com/benchmark.html: Fashion-MNIST, pathological label skew.
 from experiments.paper import columns, wire
 from experiments.paper.columns import Row
 from experiments.paper.configurations import PAPERS, Cell
-from graphfl_jax.declarations import NOTHING
 
 PUBLISHED = PAPERS["pfllib"]
 METHODS = tuple(PUBLISHED)
@@ -24,7 +23,7 @@ FASHION = {
 SMALL = {"model.name": "lenet", "rounds": 100, "eval_every": 100}
 FULL = {"model.name": "cnn", "rounds": 2000, "eval_every": 2000}
 EPOCHS, STEPS = {"local_epochs": 1}, {"local_steps": 300}
-BY_STEPS = ("perfedavg", "pfedme", "apfl")  # without an order of examples of their own
+BY_STEPS = ("perfedavg", "pfedme", "apfl")  # which have no `local_epochs`
 OF_METHODS = {name: STEPS if name in BY_STEPS else EPOCHS for name in METHODS}
 OF_METHODS["fedfomo"] = EPOCHS | {"data.val_fraction": 0.1}  # on which it compares models
 
@@ -39,13 +38,12 @@ CELLS = {"small": _cells(SMALL), "full": _cells(FULL)}
 def table_row(cell: Cell, config, runs: list[dict]) -> Row:
     """A row, as `tables.Table.row`."""
     row = wire.table_row(cell, config, runs)
-    printed = PUBLISHED if row["source"] != "simulated" else NOTHING
-    return row | {"published": printed.get(row["method"])}
+    return row | {"published": columns.printed_score(row, config, PUBLISHED)}
 
 
 TEXT = wire.text_of(
     "public_code",
     "*published* is the accuracy of the best of 2,000 rounds, a mean over runs of PFLlib's "
-    "code, with its own network and partitions, and a quarter of the examples for tests.",
+    "code, with another network, other partitions, and a quarter of the examples for tests.",
     columns.PRINTED,
 )
