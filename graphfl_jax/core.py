@@ -99,7 +99,11 @@ class ClientModel:
 
     def objective(self, params: Params, batch: Examples, key: Array) -> Array:
         """Mean loss over the real rows of a batch: a float32 scalar. `key` as in `forward`."""
-        losses = self.task.loss(self.forward(params, batch, key), batch.y)  # [B]
+        return self.mean_loss(self.forward(params, batch, key), batch)
+
+    def mean_loss(self, outputs: Array, batch: Examples) -> Array:
+        """The mean loss of outputs [B, O] over the real rows of a batch: a float32 scalar."""
+        losses = self.task.loss(outputs, batch.y)  # [B]
         real = (jnp.arange(losses.shape[0]) < batch.count).astype(losses.dtype)
         return jnp.sum(losses * real) / jnp.maximum(batch.count, 1).astype(losses.dtype)
 

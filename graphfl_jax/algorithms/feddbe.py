@@ -22,7 +22,6 @@ Departures:
   * z_i and w have one optimiser. A fixed number of steps, on batches drawn with replacement.
 """
 
-import dataclasses
 from typing import Annotated, NamedTuple
 
 import jax
@@ -96,25 +95,20 @@ def feddbe(
         received = mean_of(features(model, ready, data.train), data.train.count)
         received = jnp.where(data.train.count > 0, received, message.mean)
 
-        def objective(trained, running, batch, key):
+        # Of the whole batch at once, since the mean of the features mixes its examples.
+        def objective(trained, running, batch):
             params, z = trained
             hidden = model.body(params["body"], batch.x)
-            with_bias = dataclasses.replace(
-                model,
-                train_forward=lambda params, batch, key: model.head(
-                    params["head"], hidden + z[None]
-                ),
-            )
+            loss = model.mean_loss(model.head(params["head"], hidden + z[None]), batch)
             mean = mean_of(hidden, batch.count)
             running = (1.0 - feddbe_momentum) * running + feddbe_momentum * mean
             apart = jnp.mean(jnp.square(running - message.mean))
-            pull = feddbe_kappa * jnp.where(message.number > 0, apart, 0.0)
-            return with_bias.objective(params, batch, key) + pull, running
+            return loss + feddbe_kappa * jnp.where(message.number > 0, apart, 0.0), running
 
         def step(carry, batch, key):
             trained, opt_state, running = carry
             (loss, running), gradient = jax.value_and_grad(objective, has_aux=True)(
-                trained, running, batch, key
+                trained, running, batch
             )
             updates, opt_state = optimizer.update(gradient, opt_state, trained, value=loss)
             return (optax.apply_updates(trained, updates), opt_state, running), loss

@@ -16,12 +16,16 @@ import pytest
 
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetune
+from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.configs import change, fashion_mnist
 from graphfl_jax.configs.base import needing
+from graphfl_jax.configs.values import complete
 from graphfl_jax.core import Cohort
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.examples import Examples
 from graphfl_jax.rounds import messages_per_client
 from graphfl_jax.runs import single
+from graphfl_jax.runs.session import program_of
 from graphfl_jax.testing import checks
 from graphfl_jax.testing.subject import (
     LeftOut,
@@ -404,6 +408,30 @@ def test_a_distant_deadline_changes_nothing(method):
 def test_a_veto_fits_every_method(method):
     """A round and an evaluation keep their shapes."""
     checks.a_veto_fits(Subject(method, {**ROWS[method][1], "defence.veto": True}))
+
+
+@functools.cache
+def images():
+    """Simulated images of ten clients, with more examples than a part of a batch."""
+    return load_federation(images_config("fedavg"))
+
+
+def images_config(method):
+    settings = {"data.source": "simulated", "data.cap": 50, "data.val_fraction": 0.2}
+    return change(fashion_mnist.get_config(method), settings | {"local_steps": 2})
+
+
+@pytest.mark.parametrize("method", rows(METHODS, ["fedavg", "feddbe"], METHODS))
+def test_a_round_computes_gradients_in_parts_of_a_batch(method):
+    """Image networks cut a batch of 64 in two on a CPU, see `MicroBatched`."""
+    settings = {"cohort_size": 5} if method == "fedbuff" else {}
+    config = complete(change(images_config(method), settings))
+    experiment = build_experiment(config, images())
+    program = program_of(experiment, config)
+    inputs = (fixed_key(), floats(experiment.hparams), experiment.federation.data)
+    before = jax.eval_shape(program.start, *inputs)
+    after, _ = jax.eval_shape(program.advance, before, *inputs, jnp.int32(1))
+    assert before == after
 
 
 AVERAGING = (
