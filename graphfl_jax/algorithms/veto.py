@@ -4,10 +4,15 @@ Each client i trains a model v_i alone, which never starts from anything that it
 
     v_i  <- K_v steps of SGD on F_i, from v_i; in the first round, from a random model
     i takes part, if  F_val(received) <= (1 + m) F_val(v_i)
-    P_i   = the method's predictor, if  F_val(predictor) <= (1 + m_P) F_val(v_i);  else v_i
+    P_i   = the method's predictor, if  V_val(predictor) <= (1 + m_P) V_val(v_i);  else v_i
 
-F_val is the mean loss over the client's validation examples, and of a number that is not finite
-it is infinite. Of its K_c local steps, a client takes K_v on v_i and the others as the method
+F_val is the mean loss over the client's n validation examples, and of a number that is not
+finite it is infinite. V_val is F_val, and with accuracy as the score
+
+    V_val = share of wrong predictions + 1/2n mean f / (1 + f),     losses f
+
+so that the loss decides between equal shares alone: where n is small, the losses of a few
+mistakes that v_i makes with confidence outweigh all that it predicts well. Of its K_c local steps, a client takes K_v on v_i and the others as the method
 does. If it does not take part, it starts from v_i where the method sends models; with other
 methods it keeps what it had, and sends what it would send untrained.
 
@@ -15,11 +20,11 @@ A client that starts from v_i sends the whole way from what it received to v_i. 
 server's models are young, this disturbs the method more than it helps, so m is large by
 default: it is against models that are useless.
 
-So at P, the validation loss of a client is at most 1 + m_P times that of a model that it has
-trained alone for the share K_v / K_c of its steps. On n validation examples, two predictors
-whose losses differ by little can be confused: with losses in [0, b], the mean over n examples
-is within b sqrt(ln(2 / d) / 2n) of the expectation with probability 1 - d (Hoeffding), and the
-choice costs at most twice that.
+So at P, V_val of a client is at most 1 + m_P times that of a model that it has trained alone
+for the share K_v / K_c of its steps. On n validation examples, two predictors that differ by
+little can be confused: of values in [0, b], the mean over n examples is within
+b sqrt(ln(2 / d) / 2n) of the expectation with probability 1 - d (Hoeffding), and the choice
+costs at most twice that. For shares of wrong predictions, b is 1.
 
 A round that would leave the server with a number that is not finite changes nothing there, so
 that the clients of a server that attackers have destroyed go on alone.
@@ -92,7 +97,7 @@ def veto(
     ] = 30.0,
     veto_prediction_margin: Annotated[
         Array,
-        Real("Relative loss by which the method's predictor may be worse at P.", low=-1.0),
+        Real("Share by which V_val of the method's predictor may be larger at P.", low=-1.0),
     ] = 0.0,
 ) -> Veto:
     """Assembles a `Veto`.
@@ -134,21 +139,21 @@ def with_veto(algorithm: Algorithm, veto: Veto) -> Algorithm:
 
 def _cautious(client: Client, veto: Veto) -> Client:
     """A client of a method, with a veto."""
-    model = client.model
+    model, task = client.model, client.model.task
     predict = client.predict or model.predict
+    counts_right = task.higher_is_better and not task.of_all_examples
     sends_models = client.deploy is use_model
 
-    def loss(predict, predictor, data):
-        """F_val, [] float32."""
+    def mean(of_examples, predict, predictor, data):
+        """Of values of a client's validation examples, [] float32."""
         ready = recalibrate(model, predictor, data)
-        of_outputs = functools.partial(predict, ready)
-        value = score_client(of_outputs, model.task.loss, data.val, ROWS)
+        value = score_client(functools.partial(predict, ready), of_examples, data.val, ROWS)
         return jnp.where(jnp.isfinite(value), value, jnp.inf)
 
-    def trusts(predictor, alone, data, margin):
+    def trusts(predictor, alone, data, margin, of_examples):
         """Whether a predictor is not worse than the model `alone`, by validation."""
-        most = (1.0 + margin) * loss(model.predict, Predictor(alone), data)
-        return loss(predict, predictor, data) <= most
+        most = (1.0 + margin) * mean(of_examples, model.predict, Predictor(alone), data)
+        return mean(of_examples, predict, predictor, data) <= most
 
     def enroll(message, key):
         alone = model.init(jax.random.fold_in(key, ALONE))
@@ -158,7 +163,7 @@ def _cautious(client: Client, veto: Veto) -> Client:
         key_alone = jax.random.fold_in(key, ALONE)
         alone, _ = veto.train(model.objective, held.alone, data.train, key_alone)
         received = client.deploy(message, held.memory, data)
-        trusted = trusts(received, alone, data, veto.margin)
+        trusted = trusts(received, alone, data, veto.margin, task.loss)
         start = tree.where(trusted, message, alone) if sends_models else message
         work = jnp.float32(1.0) if data.train.work is None else data.train.work
         rest = data._replace(train=data.train.with_work((1.0 - veto.share) * work))
@@ -178,7 +183,16 @@ def _cautious(client: Client, veto: Veto) -> Client:
             predictor = client.deploy(message, held.memory, data)
         else:
             predictor = client.personalize(message, held.memory, data, key)
-        trusted = trusts(predictor, held.alone, data, veto.prediction_margin)
+
+        def value(outputs, y):
+            """Of an example, whose mean is V_val."""
+            loss = task.loss(outputs, y)
+            if not counts_right:
+                return loss
+            count = jnp.maximum(data.val.count, 1).astype(loss.dtype)
+            return 1.0 - task.score(outputs, y) + loss / (1.0 + loss) / (2.0 * count)
+
+        trusted = trusts(predictor, held.alone, data, veto.prediction_margin, value)
         params = tree.where(trusted, predictor.params, held.alone)
         return Predictor(params, Chosen(predictor.extra, trusted))
 

@@ -90,6 +90,28 @@ def test_a_client_starts_from_the_better_model_and_predicts_with_it():
     assert_equal(client.personalize(broken, after_bad, data, key).params, after_bad.alone)
 
 
+def test_a_client_predicts_with_what_is_right_more_often_and_of_equals_with_the_lower_loss():
+    """The loss of a mistake with confidence does not outweigh all that is right."""
+    experiment = experiment_of("fedavg")
+    client, data = client_and_data(experiment)
+    model, key = client.model, jax.random.key(5)
+    guess = jax.tree.map(jnp.zeros_like, model.init(key))
+    alone = model.init(key)
+    for _ in range(20):
+        alone = client.local(alone, client.enroll(alone, key), data, key)[1]
+    alone = alone | {"head": jax.tree.map(lambda leaf: 1000.0 * leaf, alone["head"])}
+    right = model.apply(alone, data.val.x).argmax(axis=-1).astype(data.val.y.dtype)
+    y = jnp.where(jnp.arange(data.val.size) == 0, 1 - right, right)  # one is wrong
+    data = data._replace(val=data.val._replace(y=y))
+    held = client.enroll(guess, key)._replace(alone=alone)
+    assert mean_loss(model, alone, data.val) > 2 * mean_loss(model, guess, data.val)
+    assert_equal(client.personalize(guess, held, data, key).params, alone)
+    softer = alone | {"head": jax.tree.map(lambda leaf: 0.01 * leaf, alone["head"])}
+    assert_equal(client.personalize(softer, held, data, key).params, softer)
+    softly = held._replace(alone=softer)
+    assert_equal(client.personalize(alone, softly, data, key).params, softer)
+
+
 def test_where_no_model_is_sent_a_client_keeps_what_it_had_and_sends_it_untrained():
     experiment = experiment_of("fedrep", hparams__veto_margin=0.0)
     client, data = client_and_data(experiment)
