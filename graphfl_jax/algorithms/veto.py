@@ -12,9 +12,10 @@ finite it is infinite. V_val is F_val, and with accuracy as the score
     V_val = share of wrong predictions + 1/2n mean f / (1 + f),     losses f
 
 so that the loss decides between equal shares alone: where n is small, the losses of a few
-mistakes that v_i makes with confidence outweigh all that it predicts well. Of its K_c local steps, a client takes K_v on v_i and the others as the method
-does. If it does not take part, it starts from v_i where the method sends models; with other
-methods it keeps what it had, and sends what it would send untrained.
+mistakes that v_i makes with confidence outweigh all that it predicts well. Of its K_c local
+steps, a client takes K_v on v_i and the others as the method does. If it does not take part, it
+starts from v_i where the method sends models; with other methods it keeps what it had, and
+sends what it would send untrained.
 
 A client that starts from v_i sends the whole way from what it received to v_i. While the
 server's models are young, this disturbs the method more than it helps, so m is large by
