@@ -359,7 +359,7 @@ def keep(results: dict, design: dict) -> dict:
         "left_out": {method: why for method, why in left_out.items() if method not in rows},
     }
     write_json(KEPT_RESULTS / f"{name}.json", kept)
-    rates = rates_of(kept, design.get("rates_of", {}))
+    rates = rates_of(kept, design)
     for path, content in ((TUNED, rates), (SEARCHED, sorted(rates))):
         write_text(
             path, as_lines(json.loads(path.read_text(encoding="utf-8")) | {name: content})
@@ -379,12 +379,14 @@ def as_lines(contents: dict) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def rates_of(results: dict, same: dict[str, str]) -> dict[str, dict[str, float]]:
+def rates_of(results: dict, design: dict) -> dict[str, dict[str, float]]:
     """The rates that a search chose, by method and float of `hparams`.
+
+    Methods that were not searched have those of another one, but for what they state.
 
     Args:
       results: what search.json says.
-      same: for methods that were not searched, those whose rates they have.
+      design: of `design_of_flags`.
     """
     rates = {
         row["method"]: {
@@ -393,7 +395,14 @@ def rates_of(results: dict, same: dict[str, str]) -> dict[str, dict[str, float]]
         for row in results["searched"]
         if row["chosen"] is not None
     }
-    return rates | {method: rates[other] for method, other in same.items() if other in rates}
+    for method, other in design.get("rates_of", {}).items():
+        if other in rates:
+            rates[method] = {
+                name: value
+                for name, value in rates[other].items()
+                if not is_fixed(name, method, design)
+            }
+    return rates
 
 
 def text_of(rows: list[dict]) -> str:

@@ -201,14 +201,26 @@ KEPT = sorted(path.stem for path in search.KEPT_RESULTS.glob("*.json"))
 def test_configurations_have_the_rates_that_their_search_chose(name):
     """A method without an entry, and without a reason for it, is one that came later."""
     results = json.loads((search.KEPT_RESULTS / f"{name}.json").read_text())
-    same = SEARCHES["searches"][name].get("rates_of", {})
-    rates, file = search.rates_of(results, same), getattr(configs, name)
+    design = SEARCHES["searches"][name] | {"printed": SEARCHES["printed"]}
+    rates, file = search.rates_of(results, design), getattr(configs, name)
     assert {*rates, *results["left_out"]} <= configs.methods().keys()
     assert sorted(rates) == configs.base.SEARCHED[name]
     for method, chosen in rates.items():
         hparams = file.get_config(method).hparams
         assert {rate: hparams[rate] for rate in chosen} == chosen, method
     assert all(row["ended"] for row in results["searched"])
+
+
+def test_a_method_with_the_rates_of_another_keeps_what_it_states():
+    chosen = {"hparams.client_lr": 1.0, "hparams.lambda_d": 0.01}
+    results = {"searched": [{"method": "panacea-paper", "chosen": chosen}]}
+    others = ("panacea-paper-gn", "panacea-paper-printed")
+    design = {"printed": [], "rates_of": dict.fromkeys(others, "panacea-paper")}
+    assert search.rates_of(results, design) == {
+        "panacea-paper": {"client_lr": 1.0, "lambda_d": 0.01},
+        "panacea-paper-gn": {"client_lr": 1.0},
+        "panacea-paper-printed": {"client_lr": 1.0, "lambda_d": 0.01},
+    }
 
 
 def test_kept_results_replace_those_of_the_same_methods(tmp_path, monkeypatch):
