@@ -32,8 +32,7 @@ def _images(dataset, setting):
 CELLS = (
     Cell("tpt48", "states", {"eval_every": 800, **NEW_CLIENTS}, methods=REGRESSION),
     Cell("fl60", "spiral", NEW_CLIENTS, methods=METHODS),
-    *(_images("fashion_mnist", setting) for setting in SKEWED),
-    _images("cifar10", "pathological"),
+    *(_images(dataset, skew) for dataset in ("fashion_mnist", "cifar10") for skew in SKEWED),
 )
 
 
