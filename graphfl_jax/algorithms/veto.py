@@ -83,7 +83,9 @@ def veto(
     veto_optimizer: Annotated[
         optax.GradientTransformation,
         Optimizer(
-            "client", rate="veto_lr", meaning="Learning rate of what a client trains alone."
+            "client",
+            rate="veto_lr",
+            meaning="Learning rate of what a client trains alone; presets have that of local.",
         ),
     ],
     local_steps: int,

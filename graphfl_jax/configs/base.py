@@ -95,12 +95,21 @@ def configure(
     values = choices[method]
     hparams = {f"hparams.{name}": value for name, value in tuned.get(method, {}).items()}
     split = ALGORITHMS[values["algorithm.name"]].needs.held_out
-    settings = {**SPLITS.get(split, {}), **settings}
+    settings = {**alone(tuned, settings), **SPLITS.get(split, {}), **settings}
     # Values of a variant for new clients are read when some join.
     fields = fields_of(values | {"data.name": data}, settings)
     later = {name: value for name, value in values.items() if name not in fields}
     now = {name: value for name, value in values.items() if name in fields}
     return configuration(now | {"data.name": data} | hparams, settings | later)
+
+
+def alone(
+    tuned: Mapping[str, Mapping[str, float]], settings: Mapping[str, Any]
+) -> dict[str, float]:
+    """The rate of what clients with a veto train alone: that of `local`."""
+    default = settings.get("hparams.client_lr")
+    rate = tuned.get("local", NOTHING).get("client_lr", default)
+    return {} if rate is None else {"hparams.veto_lr": rate}
 
 
 def was_searched(config: ConfigDict) -> bool:

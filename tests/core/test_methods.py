@@ -16,6 +16,12 @@ def test_a_configuration_has_the_name_of_its_method(preset):
         assert config.data.name in DATASETS
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_client_with_a_veto_trains_alone_at_the_rate_of_local(preset):
+    cautious = change(PRESETS[preset]("fedavg"), {"defence.veto": True})
+    assert cautious.hparams.veto_lr == PRESETS[preset]("local").hparams.client_lr
+
+
 @pytest.mark.parametrize(
     "method, changes, name",
     [
