@@ -95,7 +95,7 @@ def configure(
     values = choices[method]
     hparams = {f"hparams.{name}": value for name, value in tuned.get(method, {}).items()}
     split = ALGORITHMS[values["algorithm.name"]].needs.held_out
-    settings = {**alone(tuned, settings), **SPLITS.get(split, {}), **settings}
+    settings = {**rate_alone(tuned, settings), **SPLITS.get(split, {}), **settings}
     # Values of a variant for new clients are read when some join.
     fields = fields_of(values | {"data.name": data}, settings)
     later = {name: value for name, value in values.items() if name not in fields}
@@ -103,7 +103,7 @@ def configure(
     return configuration(now | {"data.name": data} | hparams, settings | later)
 
 
-def alone(
+def rate_alone(
     tuned: Mapping[str, Mapping[str, float]], settings: Mapping[str, Any]
 ) -> dict[str, float]:
     """The rate of what clients with a veto train alone: that of `local`."""
