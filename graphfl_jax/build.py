@@ -163,7 +163,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
       ValueError: a field does not fit; one line with field, value and remedy.
     """
     experiment = assemble(config, federation)
-    num_clients = len(federation.clients) - federation.new_clients
+    num_clients = federation.training_clients
     # So that a factory refuses its settings here, and not inside a trace.
     algorithm = experiment.build(experiment.hparams, 0)
     experiment.poison(experiment.hparams)
@@ -241,7 +241,7 @@ def assemble(config: ConfigDict, federation: Federation) -> Experiment:
     Raises:
       ValueError: a field does not fit; one line with field, value and remedy.
     """
-    num_clients = len(federation.clients) - federation.new_clients
+    num_clients = federation.training_clients
     values, cohort_size = values_of(config)[0], config.cohort_size
     if cohort_size == fields_of(values)["cohort_size"].default:  # which nobody has chosen
         cohort_size = min(cohort_size, num_clients)
@@ -295,7 +295,7 @@ def _arguments_of_factories(config, federation):
         "model_name": config.model.name,
         "local_steps": config.local_steps,
         "batch_size": config.batch_size,
-        "num_clients": len(federation.clients) - federation.new_clients,
+        "num_clients": federation.training_clients,
         "client_names": federation.clients,
         "train_data": federation.data.train,
         "classes": federation.outputs if federation.task == "classification" else 0,

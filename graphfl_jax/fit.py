@@ -41,6 +41,9 @@ def check_method(config: ConfigDict, trained: tuple[str, ...], unseen: tuple[str
     Args:
       trained: those that clients train with.
       unseen: those that only new clients have.
+
+    Raises:
+      ValueError: there are several, or unseen ones, and the method cannot have them.
     """
     method, model = f"algorithm.name={config.algorithm.name!r}", config.model
     named = "model.architectures" if "architectures" in model else f"model.name={model.name!r}"
@@ -77,7 +80,11 @@ def _methods_with(name):
 def check_needs(
     algorithm: Algorithm, config: ConfigDict, federation: Federation, num_clients: int
 ) -> None:
-    """Checks that a federation and its client models have what a method needs."""
+    """Checks that a federation and its client models have what a method needs.
+
+    Raises:
+      ValueError: a need is not met.
+    """
     method, needs = f"algorithm.name={config.algorithm.name!r}", algorithm.needs
     without = not len(federation.data.graph.senders) and config.data.graph != "none"
     if needs.relations and without:
@@ -180,7 +187,11 @@ def _check_heads(method, algorithm, config):
 
 
 def check_sample(config: ConfigDict, num_clients: int) -> None:
-    """Checks that there are as many clients as evaluations shall score."""
+    """Checks that there are as many clients as evaluations shall score.
+
+    Raises:
+      ValueError: there are fewer.
+    """
     chosen = config.eval.clients
     if (
         chosen > num_clients
@@ -193,7 +204,11 @@ def check_sample(config: ConfigDict, num_clients: int) -> None:
 
 
 def check_splits(config: ConfigDict, federation: Federation) -> None:
-    """Checks that a federation has the splits that a configuration evaluates."""
+    """Checks that a federation has the splits that a configuration evaluates.
+
+    Raises:
+      ValueError: one of ``eval.splits`` is missing.
+    """
     splits = [*federation.data.evals, *federation.data.shared]
     if config.attack.name == "backdoor":
         splits.append("triggered")
@@ -210,7 +225,11 @@ def check_splits(config: ConfigDict, federation: Federation) -> None:
 
 
 def check_stopping(config: ConfigDict, federation: Federation) -> None:
-    """Checks that the evaluations give the validation scores by which a run may end."""
+    """Checks that the evaluations give the validation scores by which a run may end.
+
+    Raises:
+      ValueError: they do not give them.
+    """
     stop, chosen = config.stop, config.eval
     field = "patience" if stop.patience else "target"
     if not stop[field]:
@@ -281,7 +300,14 @@ def _why_not_on_host(config, algorithm, experiment):
 
 
 def check_together(unseen: tuple[str, ...]) -> None:
-    """Checks that all architectures of clients that play together have been trained."""
+    """Checks that all architectures of clients that play together have been trained.
+
+    Args:
+      unseen: those that only new clients have.
+
+    Raises:
+      ValueError: there are such.
+    """
     if unseen:
         raise ValueError(
             f"new_clients.join={TOGETHER!r} needs architectures that training clients have, "
@@ -293,6 +319,9 @@ def check_new_clients(config: ConfigDict, algorithm: Algorithm) -> None:
     """Checks that new clients can join as they shall, with a learning rate above 0.
 
     The schedule of the clients' rate may have ended at 0, and the method have none for them.
+
+    Raises:
+      ValueError: the server cannot play on with them, or the rate is 0.
     """
     new, with_rate = config.new_clients, _methods_with("new_client_optimizer")
     if new.get("join") == TOGETHER:
@@ -414,7 +443,11 @@ def _check_clock(config, algorithm):
 
 
 def check_schedules(config: ConfigDict) -> None:
-    """Checks that no schedule ends at a learning rate of 0 before the last round."""
+    """Checks that no schedule ends at a learning rate of 0 before the last round.
+
+    Raises:
+      ValueError: one does.
+    """
     values, last = values_of(config)[0], config.rounds - 1
     for side in ("client", "server"):
         schedule = config.get(f"{side}_schedule")
@@ -478,7 +511,11 @@ def warn_of_idle_parts(config: ConfigDict, exchange: Exchange) -> None:
 
 
 def check_outputs(model: ClientModel, name: str, federation: Federation) -> None:
-    """Checks that a client model has a federation's outputs."""
+    """Checks that a client model has a federation's outputs.
+
+    Raises:
+      ValueError: it has others.
+    """
     first = tree.take(federation.data.train, 0).rows(np.arange(1))
     if model.architecture is not None:  # its last node is the head
         outputs = (layer_of(model.architecture.nodes[-1].type).outputs,)
@@ -495,7 +532,11 @@ def check_outputs(model: ClientModel, name: str, federation: Federation) -> None
 
 
 def check_symbols(model: ClientModel, name: str, federation: Federation) -> None:
-    """Checks that the training inputs are symbols, if a client model reads symbols."""
+    """Checks that the training inputs are symbols, if a client model reads symbols.
+
+    Raises:
+      ValueError: an input is none of the model's symbols.
+    """
     low, high = input_range(federation) if model.symbols else (0.0, 0.0)
     if low < 0 or high > max(model.symbols - 1, 0):
         raise ValueError(

@@ -227,7 +227,11 @@ class Optimizer(Declaration):
                 form.add(f"hparams.{side}_{name}", setting, value, f"{field}={chosen}")
 
     def value(self, source: Source, section: str, name: str) -> optax.GradientTransformation:
-        """The optimiser, with its learning rate after the supplied rounds `played`."""
+        """The optimiser, with its learning rate after the supplied rounds `played`.
+
+        Raises:
+          ValueError: the function of an optimiser returns something else.
+        """
         lr = source.values[self.rate_field]
         if not self.rate:
             played = source.supplied.get("played", 0)

@@ -90,6 +90,11 @@ def number_text(value: float | None, digits: int = 2) -> str:
     return f"{value:.{digits}f}" if abs(value) < LARGE else f"{value:.1e}"
 
 
+def mean_column(name: str) -> Column:
+    """The column of one of the means in ``row["scores"]``, such as that at "P"."""
+    return Column(name, lambda row: number_text(row["scores"][name]["mean"]))
+
+
 # What tables with the column "sd seeds" say of it.
 SPREAD = "*sd seeds* is the standard deviation over seeds; its divisor is the number of seeds."
 DATA, SETTING = (

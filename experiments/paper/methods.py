@@ -78,10 +78,6 @@ def with_best(rows: list[Row]) -> list[Row]:
     return sorted_rows
 
 
-def _score(name):
-    return Column(name, lambda row: number_text(row["scores"][name]["mean"]))
-
-
 def _method(row):
     return row["method"] if row["searched"] else f"{row['method']} *"
 
@@ -91,11 +87,11 @@ TEXT = TableText(
         columns.DATA,
         columns.SETTING,
         Column("method", _method, scored=False, left=True),
-        *map(_score, POINTS),
+        *map(columns.mean_column, POINTS),
         Column("behind", lambda row: interval_text(row["behind"]) if row["behind"] else "best"),
         Column("worst\ndecile", lambda row: number_text(row["scores"]["P"]["worst_decile"])),
-        _score("joined"),
-        _score("trained"),
+        columns.mean_column("joined"),
+        columns.mean_column("trained"),
         *columns.COST,
     ),
     title=lambda row: f"methods on {row['data']}, {row['setting']}, {row['unit']}",

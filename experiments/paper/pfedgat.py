@@ -248,16 +248,12 @@ def _average(rows):
     }
 
 
-def _score(point):
-    return Column(point, lambda row: number_text(row["scores"][point]["mean"]))
-
-
 COLUMNS = (
     columns.DATA,
     columns.SETTING,
     columns.METHOD,
-    *map(_score, POINTS),
-    _score(BETTER),
+    *map(columns.mean_column, POINTS),
+    columns.mean_column(BETTER),
     Column("at", lambda row: ", ".join(sorted(set(row["at"])))),
     Column("sd\nseeds", lambda row: spread_text(row["scores"][BETTER]["seeds"])),
     Column("sd\nclients", lambda row: number_text(row["scores"][BETTER]["std_clients"])),

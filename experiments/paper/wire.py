@@ -123,10 +123,6 @@ def _part_of(config):
     return config.compression.name + feedback
 
 
-def _score(point):
-    return Column(point, lambda row: number_text(row["scores"][point]["mean"]))
-
-
 def text_of(title: str, introduction: str, *further: Column) -> TableText:
     """The text of a table, with further columns at its end."""
     return TableText(
@@ -136,7 +132,7 @@ def text_of(title: str, introduction: str, *further: Column) -> TableText:
             columns.METHOD,
             Column("privacy", lambda row: row["privacy"] or "", optional=True),
             Column("epsilon", lambda row: number_text(row["epsilon"], 1), optional=True),
-            *map(_score, POINTS),
+            *map(columns.mean_column, POINTS),
             Column("sd\nseeds", lambda row: spread_text(row["scores"]["P"]["seeds"])),
             Column("kB up", lambda row: number_text(row["up"], 3)),
             *columns.COST,

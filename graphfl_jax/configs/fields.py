@@ -47,8 +47,8 @@ _BASE = {
     "rounds": (Integer("Rounds of the run."), 800),
     "init_from": (
         Text(
-            "Folder of a run of the same method, model and data, from whose server's state "
-            "this run starts; empty: it starts anew."
+            "Folder of a run of the same client model, from whose server's state this run "
+            "starts; empty: it starts anew."
         ),
         "",
     ),

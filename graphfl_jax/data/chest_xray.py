@@ -131,6 +131,9 @@ def read_official(path, image_size) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     Returns:
       Images [n, image_size, image_size, 1] uint8, y [n, 14] float32, which is 1 for each
       finding of an image, and patients [n] int64.
+
+    Raises:
+      ValueError: a line of the list or an image does not fit, or there are none.
     """
     y, patients, lines = [], [], {}
     for line, (name, findings, patient) in _read_list(path):
@@ -173,6 +176,10 @@ def read_arrays(path, image_size) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """As `read_official`, of a file of images, labels, image_index, and class_names.
 
     A patient's number is the first part of the name in image_index, as in 00000005_003.png.
+
+    Raises:
+      ValueError: the file cannot be read, an array does not fit, or the images are smaller
+        than `image_size`.
     """
     remedy = f"replace it by the file {_ARRAYS}"
     try:

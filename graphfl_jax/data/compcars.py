@@ -104,7 +104,11 @@ class Photo(NamedTuple):
 
 
 def read_list(path) -> list[Photo]:
-    """Reads a list with lines `PATH YEAR-VIEWPOINT TYPE`; returns it ordered by client."""
+    """Reads a list with lines `PATH YEAR-VIEWPOINT TYPE`; returns it ordered by client.
+
+    Raises:
+      ValueError: a line does not fit, repeats a file, or a client has no images.
+    """
     lines = {}
     for number, line in enumerate(files.read_text(path).splitlines(), start=1):
         photo = _parse(path, number, line)

@@ -65,6 +65,11 @@ class Federation(NamedTuple):
     # list of their indices, determine. None where clients do not share a scaling.
     refit: Callable[[np.ndarray], "Federation"] | None = None
 
+    @property
+    def training_clients(self) -> int:
+        """The number of clients that train."""
+        return len(self.clients) - self.new_clients
+
     def describe(self) -> str:
         """Its clients, their examples, labels or targets, and relations, in ten lines."""
         return overview_text(self)
@@ -167,8 +172,7 @@ def numbers_of(clients: Iterable, federation: Federation, *, field: str) -> list
     Raises:
       ValueError: a client does not train, or is given twice.
     """
-    names = federation.clients
-    training = len(names) - federation.new_clients
+    names, training = federation.clients, federation.training_clients
     by_name, remedy = dict(zip(names[:training], range(training), strict=True)), ""
     if not any(name.isdecimal() for name in names):
         by_name |= {str(i): i for i in range(training)}
@@ -340,7 +344,7 @@ def with_graph(federation: Federation, graph) -> Federation:
         )
     data, everyone = federation.data._replace(graph=graph), federation.everyone
     if everyone is not None:
-        training = np.arange(len(federation.clients) - federation.new_clients)
+        training = np.arange(federation.training_clients)
         data = data._replace(graph=relations.subgraph(graph, training))
         everyone = everyone._replace(graph=graph)
     return federation._replace(

@@ -65,8 +65,7 @@ def random(
     Raises:
       ValueError: `neighbours` is not less than the number of training clients.
     """
-    total, later = len(federation.clients), federation.new_clients
-    known = total - later
+    total, known = len(federation.clients), federation.training_clients
     relations.check_neighbours(neighbours, known)
     check_memory(f"data.graph=random of {total} clients", 2 * 8 * total * known)
     gaps = np.random.default_rng([seed, RANDOM]).random((total, known))

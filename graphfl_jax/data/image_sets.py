@@ -136,6 +136,12 @@ def read_idx(images, labels, *, classes) -> tuple[np.ndarray, np.ndarray]:
 
     A file has two zero bytes, the type of its values (8 is uint8), the number of its axes, the
     length of each axis (4 bytes, big-endian), and the values. The axes of images are n, H, W.
+
+    Returns:
+      Images [n, H, W, 1] uint8 and labels [n] int64.
+
+    Raises:
+      ValueError: a file does not fit, or the numbers of images and labels differ.
     """
     x, y = _read_idx_file(images, axes=3), _read_idx_file(labels, axes=1)
     if len(x) != len(y):
@@ -154,6 +160,12 @@ def read_binary(path, *, classes) -> tuple[np.ndarray, np.ndarray]:
 
     Args:
       classes: 10; or of CIFAR-100 100 or 20, for the fine or the coarse labels.
+
+    Returns:
+      Images [n, 32, 32, 3] uint8 and labels [n] int64.
+
+    Raises:
+      ValueError: the file has no whole records, or a label is not below `classes`.
     """
     head, place, _ = _LABELS[classes]
     content = np.fromfile(path, np.uint8)
@@ -172,6 +184,12 @@ def read_python(path, *, classes) -> tuple[np.ndarray, np.ndarray]:
 
     It is a dictionary with data [n, 3072] uint8 and a list of labels, or lists of fine_labels
     and coarse_labels. `classes` is as in `read_binary`.
+
+    Returns:
+      As `read_binary`.
+
+    Raises:
+      ValueError: an array does not fit, or a label is not below `classes`.
     """
     content, key = load_pickle(path), _LABELS[classes][2]
     arrays = content if isinstance(content, dict) else {}

@@ -63,7 +63,7 @@ def statistics(federation: Federation) -> np.ndarray:
     of_y = _shares(y, federation.outputs) if classification else _moments(y)
     parts = zip(_moments(x), of_y, strict=True)
     columns, size = (np.concatenate(part, axis=-1) for part in parts)
-    training = columns[: len(columns) - federation.new_clients]
+    training = columns[: federation.training_clients]
     spread = training.std(axis=0)
     differs = spread > _PRECISION * size
     return (columns - training.mean(axis=0))[:, differs] / spread[differs]

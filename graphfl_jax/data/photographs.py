@@ -107,6 +107,9 @@ def decode_grey(file, size, side) -> np.ndarray:
     """Reads a grey square of `side` pixels, resized by `resize` to [size, size, 1] uint8.
 
     A file in colour is read if red, green and blue are equal in all pixels.
+
+    Raises:
+      ValueError: the image has another size, is smaller than `size`, or is not grey.
     """
     image = _load(file)
     if image.size != (side, side) or side < size:

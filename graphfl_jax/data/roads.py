@@ -120,7 +120,11 @@ def graph_of(weights) -> jraph.GraphsTuple:
 
 
 def read_matrix(file) -> tuple[list[str], np.ndarray]:
-    """Reads N sensor ids and weights [N, N], senders as rows, from DCRNN's pickle."""
+    """Reads N sensor ids and weights [N, N], senders as rows, from DCRNN's pickle.
+
+    Raises:
+      ValueError: the pickle has other content, or an id is repeated or in another place.
+    """
     loaded = load_pickle(file)
     try:
         ids, table, weights = loaded
@@ -155,6 +159,9 @@ def read_distances(file, sensors) -> tuple[list[str], np.ndarray]:
 
     Returns:
       The N ids of those sensors that the file has, and weights [N, N] with senders as rows.
+
+    Raises:
+      ValueError: a line is no distance, or a pair has two; and as `weights_of`.
     """
     by_pair = {}  # metres
     wrong = f"is not from,to,metres; use the file from {URL}"
@@ -180,7 +187,11 @@ def read_distances(file, sensors) -> tuple[list[str], np.ndarray]:
 
 
 def weights_of(distances) -> np.ndarray:
-    """Weights [N, N] of edges from distances [N, N], which are infinite if unknown."""
+    """Weights [N, N] of edges from distances [N, N], which are infinite if unknown.
+
+    Raises:
+      ValueError: all distances are equal or missing.
+    """
     finite = distances[np.isfinite(distances)]
     sigma = finite.std() if len(finite) else 0.0
     if sigma == 0:

@@ -120,6 +120,9 @@ def read_table(path, *, first_year) -> np.ndarray:
 
     A line has the number of a state (3 characters), a division (1), an element (2), a year (4)
     and twelve months (7 each). Numbers above 048 are Alaska and regions.
+
+    Raises:
+      ValueError: a line does not fit, a value is missing or impossible, or lines differ.
     """
     table = np.full((NUM_STATES, LAST_YEAR + 1 - first_year, 12), np.nan)
     for number, line in enumerate(files.read_text(path).splitlines(), start=1):

@@ -218,7 +218,11 @@ def _scaling(units):
 
 
 def split_sizes(file, steps) -> tuple[int, int, int]:
-    """Numbers of training, validation and test examples in a series of `steps` steps."""
+    """Numbers of training, validation and test examples in a series of `steps` steps.
+
+    Raises:
+      ValueError: there are too few steps.
+    """
     examples = steps - PAST - FUTURE + 1
     train, test = round(0.7 * examples), round(0.2 * examples)
     if min(train, examples - train - test, test) < 1:
@@ -234,6 +238,10 @@ def read_speeds(file) -> Traffic:
 
     Rows are times and columns are sensors. The arrays axis0 (sensors), axis1 (local times),
     block0_items and block0_values are read directly, so pandas is not needed.
+
+    Raises:
+      ValueError: the file is no such frame, is compressed by an unknown filter, has a time
+        zone, or a speed does not fit.
     """
     check_memory(f"{file}", _read_frame(file, _declared_bytes))
     if lacking := _read_frame(file, _missing_filter):

@@ -136,6 +136,9 @@ def load_weights(path: str, shapes) -> dict:
     """The body in a file of torchvision's tensors, and the head if its shapes are the same.
 
     `shapes` are those of the parameters, {"body": ..., "head": ...}.
+
+    Raises:
+      ValueError: a tensor is missing, unknown or of another shape; and as `read_tensors`.
     """
     tensors = {
         name: tensor
@@ -188,7 +191,12 @@ def from_torch(tensor: np.ndarray) -> np.ndarray:
 
 
 def read_tensors(path: str) -> dict[str, np.ndarray]:
-    """The tensors of a ``.safetensors`` file, or of a ``.pth`` file if PyTorch is installed."""
+    """The tensors of a ``.safetensors`` file, or of a ``.pth`` file if PyTorch is installed.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: the file has another format, or cannot be read.
+    """
     if not os.path.isfile(path):
         raise FileNotFoundError(
             f"model.weights={path!r} does not exist; set --config.model.weights to a file, or "

@@ -135,7 +135,7 @@ def _check_clients(what, folder, federation):
             f"another run"
         ) from error
     there = [client["name"] for client in described["clients"] if not client["new"]]
-    here = federation.clients[: len(federation.clients) - federation.new_clients]
+    here = federation.clients[: federation.training_clients]
     if listed := described.get("listed"):
         if listed["sha256"] != digest_of_names(here):
             new = sum(client["new"] for client in described["clients"])

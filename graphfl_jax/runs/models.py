@@ -58,8 +58,7 @@ def groups_of(experiment: Experiment, trained: tuple, joined: tuple = ()) -> lis
       joined: the same after new clients have joined, of which the new ones are taken; () leaves
         the new clients out.
     """
-    names = experiment.federation.clients
-    training = len(names) - experiment.federation.new_clients
+    names, training = experiment.federation.clients, experiment.federation.training_clients
     groups = []
     for g, group in enumerate(experiment.joined if joined else experiment.groups):
         everyone = np.arange(len(names) if joined else training)

@@ -74,7 +74,7 @@ def results_of(
     if config.attack.name:
         attack = attack_summary(config, experiment, final and final.scores)
     sizes = [group.cohort_size for group in experiment.groups]
-    training = len(federation.clients) - federation.new_clients
+    training = federation.training_clients
     most = int(max(course.participation.trained, default=0))
     in_mean = min(config.cohort_size, training) if config.cohort == POISSON else sum(sizes)
     steps = course.rounds * in_mean * steps_of_client(config, federation.data)
@@ -309,7 +309,7 @@ def new_client_scores(
       architectures also ``architectures``: by name the ``clients`` and their numbers ``ids``,
       whether the architecture has been ``trained``, and as ``curve`` the means over them.
     """
-    names, training = federation.clients, len(federation.clients) - federation.new_clients
+    names, training = federation.clients, federation.training_clients
     result = {
         "clients": list(names[training:]),
         "curve": [],
@@ -370,7 +370,7 @@ def architecture_scores(experiment: Experiment, final: dict, traffic: list) -> d
 
 
 def row_of(played: int, log: Log, evaluated: Evaluated) -> dict:
-    """One evaluation: ``{"round", "train": {name: []}, "scores": {split: {point: [N]}}}``.
+    """One evaluation: ``{"round", "train": {name: []}, "scores": {split: {point: [K]}}}``.
 
     It has also ``"participation"``, a dictionary, the `Participation` of the rounds since the
     last evaluation, of the clients that took part in them; ``"metrics"`` of `Evaluated`, if
@@ -462,7 +462,12 @@ def summaries(scores: dict, task: Task) -> dict:
 
 
 def mean_scores(scores: dict, rows: np.ndarray, task: Task) -> dict[str, float]:
-    """The means of some clients' scores at each point."""
+    """The means of some clients' scores at each point.
+
+    Args:
+      scores: {point: [K]}.
+      rows: [n] int, of these clients.
+    """
     at_points = summaries(tree.take(scores, rows), task)
     return {point: values["mean"] for point, values in at_points.items()}
 
@@ -475,8 +480,8 @@ def metric_summaries(metrics: dict) -> dict:
     }
 
 
-def round_shares(allocation) -> list[list[float]]:
-    """Shares with six digits after the point."""
+def round_shares(allocation: np.ndarray) -> list[list[float]]:
+    """Shares [N, N] with six digits after the point."""
     return np.round(np.asarray(allocation, np.float64), 6).tolist()
 
 
@@ -489,7 +494,7 @@ def malicious_clients(experiment: Experiment) -> np.ndarray:
     rank = federation.data.attack_rank
     if rank is None or "attack_ratio" not in experiment.hparams:
         return np.zeros(len(federation.data.train.count), bool)
-    training = len(federation.clients) - federation.new_clients
+    training = federation.training_clients
     attackers = Attackers(jnp.float32(experiment.hparams["attack_ratio"]), training)
     return np.asarray(attackers.among(np.asarray(rank)))
 
@@ -530,7 +535,7 @@ def attack_summary(config: ConfigDict, experiment: Experiment, final: dict | Non
       means over clients at G, L and P, None without triggers.
     """
     federation = experiment.federation
-    training = len(federation.clients) - federation.new_clients
+    training = federation.training_clients
     malicious, scored = malicious_clients(experiment), ids_scored(experiment)
     benign = ~malicious[scored]
     ids = np.flatnonzero(malicious).tolist()
@@ -594,6 +599,9 @@ def check_attacked(*runs: tuple[ConfigDict, Experiment]) -> None:
     """Refuses runs with an attack and without attackers.
 
     Beside runs with attackers, some may have the share 0, to compare with.
+
+    Raises:
+      ValueError: a run has an attack, and no attackers where some should be.
     """
     idle = [
         config
@@ -632,7 +640,7 @@ def description_of(experiment: Experiment) -> dict[str, Any]:
     whole = federation.everyone or federation.data
     splits = {"train": whole.train, **whole.evals}
     total = len(federation.clients)
-    training, ids, edges, listed = total - federation.new_clients, range(total), (), None
+    training, ids, edges, listed = federation.training_clients, range(total), (), None
     if total > DESCRIBED:
         ids = [*ids_scored(experiment).tolist(), *range(training, total)]
         digest = digest_of_names(federation.clients[:training])
