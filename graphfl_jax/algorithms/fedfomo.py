@@ -19,6 +19,9 @@ P is theta_i after local training, L the same after one more round, and G is the
 evaluation takes the M models with the largest P_in.
 
 Departures:
+  * In the paper, the models n are compared with the one from which client i began its last
+    round, and the one that it then trained is one of them. Here the others are compared with
+    the trained one.
   * The probability epsilon is the same in all rounds.
   * P adds up the shares s_in and not the w_in, whose unit changes from round to round. Among
     equal P_in the draw is at random.
