@@ -17,8 +17,10 @@ from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.feddbe import feddbe
 from graphfl_jax.algorithms.fedfomo import Mixed, fedfomo, select
 from graphfl_jax.algorithms.fednova import fednova
+from graphfl_jax.algorithms.fedpac import Upload as HeadUpload
 from graphfl_jax.algorithms.fedpac import combine, fedpac
 from graphfl_jax.algorithms.fedper import fedper
+from graphfl_jax.algorithms.fedproto import ClassMeans
 from graphfl_jax.algorithms.fedrep import fedrep
 from graphfl_jax.algorithms.ifca import ifca
 from graphfl_jax.algorithms.pfedgraph import pfedgraph
@@ -511,6 +513,23 @@ def test_fedpac_of_a_client_without_alignment_is_fedrep():
     theirs = play(rep, 4, labelled(), cohort_size=1)[1]
     np.testing.assert_allclose(ours.body, theirs.server, rtol=1e-5)
     np.testing.assert_allclose(ours.heads, theirs.clients[0], rtol=1e-5)
+
+
+def test_fedpac_leaves_out_a_client_that_has_not_trained():
+    """Client 1 of three keeps its head, which no other client gets."""
+    method, rng = fedpac_of(1.0), np.random.default_rng(5)
+    heads, shares = rng.normal(size=(2, 3, 2, 2)).astype(np.float32)
+    shares[1] = 0
+    variances, counts = np.float32([0.3, 0, 0.2]), np.int32([[1, 1], [0, 0], [2, 1]])
+    means = ClassMeans(np.zeros((3, 2, 2), np.float32), counts)
+    uploads = HeadUpload(np.ones((3, 2), np.float32), heads, means, shares, variances)
+    cohort = Cohort(jnp.arange(3), jnp.array([2.0, 5.0, 3.0]))
+    state = method.server.init(KEY, None)
+    after = method.server.aggregate(state, (cohort,), (uploads,), KEY).heads
+    points = np.float64(shares[[0, 2]]).reshape(2, -1)
+    rows = [least(quadratic(points, np.float64(variances[[0, 2]]), i)) for i in range(2)]
+    expected = np.tensordot(rows, heads[[0, 2]], axes=1)
+    np.testing.assert_allclose(after, [expected[0], heads[1], expected[1]], atol=1e-4)
 
 
 def test_fedpac_solves_its_quadratic_programs():
