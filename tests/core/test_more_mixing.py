@@ -381,22 +381,26 @@ def test_pfedgraph_is_fedavg_with_a_large_alpha_and_local_training_with_a_small_
 
 
 def test_pfedgraph_mixes_the_models_of_those_who_have_sent_one():
-    """Client 1 never was in a round: nobody gets its model, and it gets the others' mean."""
-    alpha, rng = 0.8, np.random.default_rng(4)
-    method = pfedgraph(CURVE, CURVE_TRAIN, num_clients=3, pfedgraph_alpha=alpha)
+    """Client 1 never was in a round: nobody gets its model, and it gets the others' mean.
+
+    Client 0 has moved in the opposite direction of clients 2 and 3. No share becomes 0.
+    """
+    alpha, sizes, signs = 5.0, np.array([4.0, 9.0, 7.0]), np.array([1, -1, -1])
+    method = pfedgraph(CURVE, CURVE_TRAIN, num_clients=4, pfedgraph_alpha=alpha)
     state = method.server.init(KEY, None)
-    moves = rng.normal(size=(2, 2))
-    sent = {"body": {}, "head": state.first["head"][None] + jnp.float32(moves)}
-    cohort = Cohort(jnp.array([0, 2]), jnp.array([4.0, 9.0]))
+    moves = np.float32(signs[:, None] * np.array([[0.3, -0.2]]))
+    sent = {"body": {}, "head": state.first["head"][None] + moves}
+    cohort = Cohort(jnp.array([0, 2, 3]), jnp.float32(sizes))
     after = method.server.aggregate(state, (cohort,), (sent,), KEY)
-    # Of two shares on the simplex, the first is half of 1 plus the difference of the points.
-    apart, further = (4 - 9) / 13, (1 - cosine(*moves)) / (2 * alpha)
-    of_first, of_last = (np.clip((1 + apart + sign * further) / 2, 0, 1) for sign in (1, -1))
-    assert 0 < of_first < 1
-    rows = [[of_first, 0, 1 - of_first], [4 / 13, 0, 9 / 13], [of_last, 0, 1 - of_last]]
-    np.testing.assert_allclose(after.mixing, rows, rtol=1e-4, atol=1e-5)
-    got = method.server.download(after, 0, 1)["head"]
-    np.testing.assert_allclose(got, (4 * sent["head"][0] + 9 * sent["head"][1]) / 13, rtol=1e-4)
+    shares = sizes / sizes.sum()
+    # The minimum on the plane of rows that sum to one is inside of the simplex.
+    similar = np.outer(signs, signs)
+    of_those = shares + (similar - similar.mean(axis=1, keepdims=True)) / (2 * alpha)
+    assert (of_those > 0.05).all()
+    expected = np.insert(np.insert(of_those, 1, shares, axis=0), 1, 0, axis=1)
+    np.testing.assert_allclose(after.mixing, expected, rtol=1e-4, atol=1e-6)
+    received = method.server.download(after, 0, 1)["head"]
+    np.testing.assert_allclose(received, shares @ sent["head"], rtol=1e-4)
 
 
 # ------------------------------------------------------------------------------------ FedPAC
