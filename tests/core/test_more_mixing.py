@@ -187,6 +187,16 @@ def test_ifca_trains_the_model_that_fits_each_client():
     np.testing.assert_allclose(scores["L"], squares(trained), rtol=1e-4)
 
 
+def test_ifca_chooses_no_model_whose_outputs_are_not_finite():
+    client = ifca(LINE, TRAIN, ifca_clusters=3).client
+    rows = fedavg(LINE, TRAIN).client_data(data())
+    for broken in (np.nan, np.inf):
+        models = {"body": {}, "head": jnp.array([[broken], [7.0], [2.0]])}
+        sent = jax.vmap(lambda data, models=models: client.untrained(models, (), data))(rows)
+        # The slopes of the best lines are 2.2, 0.64 and -0.67.
+        assert sent.number.tolist() == [2, 2, 2]
+
+
 def test_ifca_of_one_model_is_fedavg_and_of_more_it_draws_different_ones():
     first, last, _ = play(ifca(LINE, TRAIN, ifca_clusters=1), 2)
     start = jax.tree.map(lambda leaf: leaf[0], first.server)
