@@ -307,6 +307,27 @@ def test_fedfomo_prefers_by_the_shares_of_the_models_that_a_client_received():
     assert chosen[3].tolist() == [True, False, True, False]  # 1 and 0.625
 
 
+def test_fedfomo_sends_the_models_of_new_clients_in_rounds_of_all():
+    """Three clients receive two models each, and then five clients four each."""
+    alone, together = (fedfomo(LINE, TRAIN, num_clients=n, fedfomo_models=4) for n in (3, 5))
+    state = alone.server.init(KEY, None)
+    first = {"body": {}, "head": jnp.arange(3.0)[:, None]}
+    state = state._replace(models=first)
+    state = alone.server.admit(state, (jnp.array([3, 4]),), relations.from_edges(5, []), KEY)
+    received = [alone.server.download(state, 0, i)["head"][:, 0].tolist() for i in (0, 4)]
+    assert [sorted(models) for models in received] == [
+        [0.0, 0.0, 1.0, 2.0],
+        [0.0, 1.0, 1.0, 2.0],
+    ]
+    state = together.server.begin_round(state, KEY)
+    uploads = Mixed({"body": {}, "head": jnp.arange(5.0)[:, None]}, jnp.zeros((5, 4)))
+    cohort = Cohort(jnp.arange(5), jnp.ones(5))
+    after = together.server.aggregate(state, (cohort,), (uploads,), KEY)
+    for i in range(5):  # as an evaluation of new clients has it
+        received = alone.server.download(after, 0, i)["head"][:, 0]
+        np.testing.assert_array_equal(received, np.delete(np.arange(5), i))
+
+
 # --------------------------------------------------------------------------------- pFedGraph
 
 
