@@ -42,6 +42,15 @@ def draw_indices(key: Array, shape: tuple[int, ...], count: Array) -> Array:
     return jnp.minimum(indices, count - 1)
 
 
+def repeat_real(indices: Array, count: Array) -> Array:
+    """The first `count` of the indices [B], which are repeated in place of the others.
+
+    So all rows of a batch are examples, also for a model that mixes the rows: statistics of
+    batch normalisation have nothing of padding.
+    """
+    return indices[jnp.arange(indices.shape[0]) % jnp.maximum(count, 1)]
+
+
 def step_key(key: Array, step: Array) -> Array:
     """The key for the objective in one step of a client whose key is `key`."""
     return jax.random.fold_in(jax.random.fold_in(key, _OBJECTIVE), step)
@@ -73,7 +82,7 @@ def train_steps(
         return step(carry, batch, step_key(key, number))
 
     if batch_size is None:
-        everything = examples.rows(jnp.arange(examples.size))
+        everything = examples.rows(repeat_real(jnp.arange(examples.size), examples.count))
         everything = everything._replace(count=examples.count)
     indices = draw_indices(key, (steps, batch_size or 0), examples.count)
     return scan_steps(take_numbered, start, indices, examples)
@@ -184,7 +193,8 @@ def epoch_trainer(
         def step(carry, step_input):
             key_step, indices, left = step_input
             params, opt_state = carry
-            batch = examples.rows(indices)._replace(count=jnp.minimum(left, rows))
+            count = jnp.minimum(left, rows)
+            batch = examples.rows(repeat_real(indices, count))._replace(count=count)
             loss, gradient = jax.value_and_grad(objective)(params, batch, key_step)
             updates, opt_state = optimizer.update(gradient, opt_state, params, value=loss)
             after = (optax.apply_updates(params, updates), opt_state)

@@ -16,9 +16,9 @@ P is alpha_i v_i + (1 - alpha_i) w, with the w that the client receives. G is w,
 
 Departures: eta_alpha is a further rate; the paper has eta. v_i starts as the first model of
 the client, so at that time P is G. w weights clients by their numbers of examples. The
-loss that a round reports and that an optimiser sees is F_i(w_i) + F_i(m_i). Public
-implementations take the gradient at v_i, mix the outputs, or replace v_i by the mixture after
-every round.
+loss that a round reports and that an optimiser sees is F_i(w_i) + F_i(m_i). In the authors'
+code, alpha_i takes a step in the first local step of a round alone. Public implementations take
+the gradient at v_i, mix the outputs, or replace v_i by the mixture after every round.
 """
 
 from typing import Annotated

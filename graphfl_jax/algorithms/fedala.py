@@ -17,8 +17,9 @@ Departures:
   * W_i takes K_c steps in every round, on batches drawn with replacement from all examples. The
     authors' code passes once over s % of them, a slice in stored order, and in the second
     round without a bound, until the loss no longer changes.
-  * A client starts with the first model that it receives as theta_i, and with W_i = 1. In its
-    first round w = theta_i, so W_i stays.
+  * All clients start with the server's first model as theta_i, and with W_i = 1. In the first
+    round w = theta_i, so W_i stays. A client that is first drawn later fits W_i between the
+    server's first model and its present one.
   * The steps of W_i for P are not kept. In every round, the authors mix for all clients.
 """
 

@@ -25,7 +25,7 @@ Departures:
   * The distance to the means is that of the mean example. In the authors' code it is the sum
     over the classes of a batch of their mean distances. Its steps are one epoch.
   * A fixed number of local steps, on batches drawn with replacement. Heads start as each client
-    draws them.
+    draws them, and b_i as the server's first body, also of a client that is first drawn later.
 """
 
 from typing import Annotated, NamedTuple

@@ -17,7 +17,8 @@ Departures:
   * In the paper, zbar is the mean over all clients with the first model, from a pass before the
     first round, and it stays. Here a client uploads the mean of f(x) over its examples with
     each model that it receives, and zbar is the running mean over the cohorts of all rounds,
-    weighted by the numbers of examples. The first round has no term with kappa.
+    weighted by the numbers of examples. The first round has no term with kappa. In the
+    authors' code, clients train in that pass, and the term has a further factor of 1/2.
   * r starts at the mean of the client's features with the received model, not at 0.
   * z_i and w have one optimiser. A fixed number of steps, on batches drawn with replacement.
 """

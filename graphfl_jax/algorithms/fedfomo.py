@@ -19,6 +19,9 @@ P is theta_i after local training, L the same after one more round, and G is the
 evaluation takes the M models with the largest P_in.
 
 Departures:
+  * In the paper, the models n are compared with the one from which client i began its last
+    round, and the one that it then trained is one of them. Here the others are compared with
+    the trained one.
   * The probability epsilon is the same in all rounds.
   * P adds up the shares s_in and not the w_in, whose unit changes from round to round. Among
     equal P_in the draw is at random.
@@ -59,7 +62,8 @@ class SelectingServer(NamedTuple):
 
     models: Params  # the last theta_i of every client, [N, ...]
     preferences: Array  # P, [N, N]
-    sent: Array  # [N, N] bool, whether client i receives the model of client n; M in each row
+    # [N, N] bool, whether client i receives the model of client n; at most M in each row
+    sent: Array
 
 
 class Mixed(NamedTuple):
@@ -94,14 +98,18 @@ def fedfomo(
             "algorithm.name='fedfomo' sends models of other clients, and there is one client; "
             "set --config.algorithm.name=local"
         )
-    number = min(fedfomo_models, num_clients - 1)
+
+    def size(rows):
+        """M, for [N, N] rows; N is larger after new clients have joined."""
+        return min(fedfomo_models, len(rows) - 1)
 
     def choose(preferences, key, explored=0):
-        return select(preferences, number, explored, key)
+        return select(preferences, size(preferences), explored, key)
 
-    def received(sent):
-        """The clients whose models client i receives, ascending: [M] for a row of `sent`."""
-        return jnp.nonzero(sent, size=number)[0]
+    def received(sent, i):
+        """The clients whose models client i receives, [M]. If they are fewer, then its last
+        model takes the other places, which has no effect."""
+        return jnp.nonzero(sent[i], size=size(sent), fill_value=i)[0]
 
     def init(key, graph):
         key_model, key_sent = jax.random.split(key)
@@ -113,12 +121,12 @@ def fedfomo(
 
     def begin_round(server, key):
         key_number, key_sent = jax.random.split(key)
-        places = jax.random.uniform(key_number, (len(server.sent), number))
+        places = jax.random.uniform(key_number, (len(server.sent), size(server.sent)))
         explored = jnp.sum(places < fedfomo_epsilon, axis=1, keepdims=True)
         return server._replace(sent=choose(server.preferences, key_sent, explored))
 
     def download(server, i):
-        return tree.take(server.models, received(server.sent[i]))
+        return tree.take(server.models, received(server.sent, i))
 
     def enroll(models, key):
         # If all are equal, it has the same bits.
@@ -152,7 +160,7 @@ def fedfomo(
         return Predictor(mixed.model)
 
     def learn(server, cohort, uploads):
-        senders = jax.vmap(received)(server.sent)[cohort.ids]  # [m, M]
+        senders = jax.vmap(received, (None, 0))(server.sent, cohort.ids)  # [m, M]
         added = server.preferences.at[cohort.ids[:, None], senders].add(uploads.shares)
         models = tree.put(server.models, cohort.ids, uploads.model)
         return server._replace(models=models, preferences=added)
@@ -169,7 +177,8 @@ def fedfomo(
         )
         preferences = jnp.pad(server.preferences, (0, added))
         is_known = (jnp.arange(known + added) < known).astype(jnp.float32)
-        drawn = choose(jnp.broadcast_to(is_known[None], preferences.shape), key)
+        known_first = jnp.broadcast_to(is_known[None], preferences.shape)
+        drawn = select(known_first, min(size(preferences), known), 0, key)
         sent = drawn.at[:known].set(jnp.pad(server.sent, ((0, 0), (0, added))))
         return SelectingServer(models, preferences, sent)
 

@@ -21,7 +21,8 @@ client's combined head.
 Departures:
   * The distance to C_c is per feature, as in the authors' code. K_h is half of all local steps
     by default, as in `fedrep`, and steps are on batches drawn with replacement. The paper has
-    an epoch for the head.
+    an epoch for the head, and the authors' code a rate of 0.1 for it, whatever that of the
+    body is.
   * Heads are combined among the clients of the cohort. A client outside of it keeps the last
     head that was combined for it; all have the same one at first.
   * a_i are STEPS steps of an accelerated projected gradient, not those of a general solver.

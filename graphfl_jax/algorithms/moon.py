@@ -13,23 +13,32 @@ G and P are w, L is w_i. In the first round of a client z_p = z_g, so that l_i h
 
 Departures: a fixed number of local steps, not epochs. z are the features of the client model's
 body; the authors train two further layers of a projection, and compute the outputs from their
-features. A cosine with features that are all 0 is 0.
+features. A cosine with features that are all 0 is 0. If a batch has fewer examples than others,
+those are repeated in the statistics of batch normalisation.
 """
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from graphfl_jax import tree
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.method import facts
-from graphfl_jax.core import Algorithm, Array, ClientModel, Needs
+from graphfl_jax.core import Algorithm, Array, ClientModel, Needs, Params
 from graphfl_jax.settings import Real
 from graphfl_jax.trainers import Train
 
 SMALLEST_SQUARE = 1e-16  # of features; shorter ones count as longer
 NEEDS = Needs(parts=True, head=True)
+
+
+class Last(NamedTuple):
+    """The memory of a client."""
+
+    model: Params  # which it has last trained
+    trained: Array  # [] bool, whether there is one; if not, `model` is no such model
 
 
 @facts(needs=NEEDS)
@@ -44,9 +53,11 @@ def moon(
         Array, Real("Temperature tau of MOON's contrast between features.", low=1e-3)
     ] = 0.5,
 ) -> Algorithm:
-    """Builds MOON. The memory of a client is the model that it has last trained."""
+    """Builds MOON. Message and upload are a model, and the memory of a client is a `Last`."""
 
-    def local(w, last, data, key):
+    def local(w, memory, data, key):
+        last = tree.where(memory.trained, memory.model, w)
+
         def outputs_and_contrast(params, batch, key):
             z, z_g, z_p = (model.body(held["body"], batch.x) for held in (params, w, last))
             further = cosine(z, z_p) - cosine(z, z_g)
@@ -62,9 +73,11 @@ def moon(
             train_forward=outputs_and_contrast,
         )
         w_i, metrics = train(contrasting.objective, w, data.train, key)
-        return w_i, w_i, metrics
+        return Last(w_i, jnp.bool_(True)), w_i, metrics
 
-    return fedavg(model, train).replacing(local=local, enroll=lambda w, key: w, needs=NEEDS)
+    return fedavg(model, train).replacing(
+        local=local, enroll=lambda w, key: Last(w, jnp.bool_(False)), needs=NEEDS
+    )
 
 
 def cosine(a: Array, b: Array) -> Array:

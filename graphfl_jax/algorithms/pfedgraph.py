@@ -17,7 +17,9 @@ Departures:
   * A client that was not sampled takes part in the mixtures with its last theta_i. One that was
     never sampled has no share in them, and gets the mean with the shares p.
   * In the authors' code, lambda has the other sign, which pushes theta_i away from u_i, and
-    cosines above 0.9 are 1. Its quadratic program is solved by a general solver.
+    the product with the mixture of models of norm 1 is in the place of its cosine. It has no
+    such term in the first round. Cosines above 0.9 are 1, and only models of a round are mixed.
+    Its quadratic program is solved by a general solver.
   * A fixed number of local steps. Scores are those of the last round, and not those of the
     round that is best on validation.
   * A new client starts from the mean of the known clients' models, as in `fedamp`.

@@ -15,10 +15,12 @@ from graphfl_jax.algorithms.fedas import Upload as TracedBody
 from graphfl_jax.algorithms.fedas import fedas, fisher_trace
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.feddbe import feddbe
-from graphfl_jax.algorithms.fedfomo import fedfomo, select
+from graphfl_jax.algorithms.fedfomo import Mixed, fedfomo, select
 from graphfl_jax.algorithms.fednova import fednova
+from graphfl_jax.algorithms.fedpac import Upload as HeadUpload
 from graphfl_jax.algorithms.fedpac import combine, fedpac
 from graphfl_jax.algorithms.fedper import fedper
+from graphfl_jax.algorithms.fedproto import ClassMeans
 from graphfl_jax.algorithms.fedrep import fedrep
 from graphfl_jax.algorithms.ifca import ifca
 from graphfl_jax.algorithms.pfedgraph import pfedgraph
@@ -185,6 +187,16 @@ def test_ifca_trains_the_model_that_fits_each_client():
     np.testing.assert_allclose(scores["L"], squares(trained), rtol=1e-4)
 
 
+def test_ifca_chooses_no_model_whose_outputs_are_not_finite():
+    client = ifca(LINE, TRAIN, ifca_clusters=3).client
+    rows = fedavg(LINE, TRAIN).client_data(data())
+    for broken in (np.nan, np.inf):
+        models = {"body": {}, "head": jnp.array([[broken], [7.0], [2.0]])}
+        sent = jax.vmap(lambda data, models=models: client.untrained(models, (), data))(rows)
+        # The slopes of the best lines are 2.2, 0.64 and -0.67.
+        assert sent.number.tolist() == [2, 2, 2]
+
+
 def test_ifca_of_one_model_is_fedavg_and_of_more_it_draws_different_ones():
     first, last, _ = play(ifca(LINE, TRAIN, ifca_clusters=1), 2)
     start = jax.tree.map(lambda leaf: leaf[0], first.server)
@@ -197,6 +209,7 @@ def test_ifca_of_one_model_is_fedavg_and_of_more_it_draws_different_ones():
 
 # ----------------------------------------------------------------------------------- FedFomo
 
+SHARES = ((0.25, 0.75), (0.375, 0.625))
 X_VAL = X + 0.4
 Y_VAL = X_VAL * np.array([[2.2], [2.0], [5.0]])
 
@@ -255,6 +268,64 @@ def test_fedfomo_sends_preferred_models_and_explores(explored):
         assert share[i] == 0 and (others[: 3 - explored] == 1).all()
         rest = others[3 - explored :]
         np.testing.assert_allclose(rest, explored / len(rest), atol=5 * 0.5 / 2000**0.5)
+
+
+def test_fedfomo_explores_with_the_probability_of_each_place():
+    """Binomially many of three places; the other places are for the first ones."""
+    method = fedfomo(LINE, TRAIN, num_clients=9, fedfomo_models=3, fedfomo_epsilon=0.25)
+    preferences = jnp.tile(jnp.arange(9.0, 0.0, -1.0), (9, 1))
+    state = method.server.init(KEY, None)._replace(preferences=preferences)
+    sent = jax.vmap(lambda key: method.server.begin_round(state, key).sent)(
+        jax.random.split(KEY, 2000)
+    )
+    # With e explored places of three, the last e of the first three are among 5 + e others.
+    numbers = np.array([27, 27, 9, 1]) / 64  # of the probabilities of e = 0, 1, 2, 3
+    drawn = np.arange(4) / (5 + np.arange(4))
+    expected = [np.sum(numbers * np.where(np.arange(4) < 3 - k, 1, drawn)) for k in range(3)]
+    shares = np.asarray(sent).mean(axis=0)[8, :3]  # of the last client
+    np.testing.assert_allclose(shares, expected, atol=5 * 0.5 / 2000**0.5)
+
+
+def test_fedfomo_prefers_by_the_shares_of_the_models_that_a_client_received():
+    """A cohort of two of four clients, which receive two models each."""
+    method = fedfomo(LINE, TRAIN, num_clients=4, fedfomo_models=2)
+    state = method.server.init(KEY, None)
+    sent = np.array([[0, 1, 1, 0], [1, 0, 0, 1], [1, 1, 0, 0], [0, 1, 1, 0]], bool)
+    models = {"body": {}, "head": jnp.arange(4.0)[:, None]}
+    state = state._replace(models=models, sent=jnp.asarray(sent), preferences=jnp.eye(4)[::-1])
+    received = [method.server.download(state, 0, i)["head"][:, 0].tolist() for i in (1, 3)]
+    assert received == [[0.0, 3.0], [1.0, 2.0]]
+    uploads = Mixed({"body": {}, "head": jnp.array([[7.0], [8.0]])}, jnp.float32(SHARES))
+    cohort = Cohort(jnp.array([1, 3]), jnp.ones(2))
+    after = method.server.aggregate(state, (cohort,), (uploads,), KEY)
+    np.testing.assert_array_equal(after.models["head"][:, 0], [0, 7, 2, 8])
+    (a, b), (c, d) = SHARES
+    expected = [[0, 0, 0, 1], [a, 0, 1, b], [0, 1, 0, 0], [1, c, d, 0]]
+    np.testing.assert_array_equal(after.preferences, expected)
+    chosen = np.asarray(after.sent)
+    assert chosen[1].tolist() == [False, False, True, True]  # 1 and 0.75
+    assert chosen[3].tolist() == [True, False, True, False]  # 1 and 0.625
+
+
+def test_fedfomo_sends_the_models_of_new_clients_in_rounds_of_all():
+    """Three clients receive two models each, and then five clients four each."""
+    alone, together = (fedfomo(LINE, TRAIN, num_clients=n, fedfomo_models=4) for n in (3, 5))
+    state = alone.server.init(KEY, None)
+    first = {"body": {}, "head": jnp.arange(3.0)[:, None]}
+    state = state._replace(models=first)
+    state = alone.server.admit(state, (jnp.array([3, 4]),), relations.from_edges(5, []), KEY)
+    received = [alone.server.download(state, 0, i)["head"][:, 0].tolist() for i in (0, 4)]
+    assert [sorted(models) for models in received] == [
+        [0.0, 0.0, 1.0, 2.0],
+        [0.0, 1.0, 1.0, 2.0],
+    ]
+    state = together.server.begin_round(state, KEY)
+    uploads = Mixed({"body": {}, "head": jnp.arange(5.0)[:, None]}, jnp.zeros((5, 4)))
+    cohort = Cohort(jnp.arange(5), jnp.ones(5))
+    after = together.server.aggregate(state, (cohort,), (uploads,), KEY)
+    for i in range(5):  # as an evaluation of new clients has it
+        received = alone.server.download(after, 0, i)["head"][:, 0]
+        np.testing.assert_array_equal(received, np.delete(np.arange(5), i))
 
 
 # --------------------------------------------------------------------------------- pFedGraph
@@ -338,6 +409,29 @@ def test_pfedgraph_is_fedavg_with_a_large_alpha_and_local_training_with_a_small_
         for _ in range(2 * STEPS):
             expected[i] -= CURVE_RATE * curve_slope(expected[i], i)
     np.testing.assert_allclose(alone.uploads["head"], expected, rtol=1e-4)
+
+
+def test_pfedgraph_mixes_the_models_of_those_who_have_sent_one():
+    """Client 1 never was in a round: nobody gets its model, and it gets the others' mean.
+
+    Client 0 has moved in the opposite direction of clients 2 and 3. No share becomes 0.
+    """
+    alpha, sizes, signs = 5.0, np.array([4.0, 9.0, 7.0]), np.array([1, -1, -1])
+    method = pfedgraph(CURVE, CURVE_TRAIN, num_clients=4, pfedgraph_alpha=alpha)
+    state = method.server.init(KEY, None)
+    moves = np.float32(signs[:, None] * np.array([[0.3, -0.2]]))
+    sent = {"body": {}, "head": state.first["head"][None] + moves}
+    cohort = Cohort(jnp.array([0, 2, 3]), jnp.float32(sizes))
+    after = method.server.aggregate(state, (cohort,), (sent,), KEY)
+    shares = sizes / sizes.sum()
+    # The minimum on the plane of rows that sum to one is inside of the simplex.
+    similar = np.outer(signs, signs)
+    of_those = shares + (similar - similar.mean(axis=1, keepdims=True)) / (2 * alpha)
+    assert (of_those > 0.05).all()
+    expected = np.insert(np.insert(of_those, 1, shares, axis=0), 1, 0, axis=1)
+    np.testing.assert_allclose(after.mixing, expected, rtol=1e-4, atol=1e-6)
+    received = method.server.download(after, 0, 1)["head"]
+    np.testing.assert_allclose(received, shares @ sent["head"], rtol=1e-4)
 
 
 # ------------------------------------------------------------------------------------ FedPAC
@@ -456,6 +550,23 @@ def test_fedpac_of_a_client_without_alignment_is_fedrep():
     np.testing.assert_allclose(ours.heads, theirs.clients[0], rtol=1e-5)
 
 
+def test_fedpac_leaves_out_a_client_that_has_not_trained():
+    """Client 1 of three keeps its head, which no other client gets."""
+    method, rng = fedpac_of(1.0), np.random.default_rng(5)
+    heads, shares = rng.normal(size=(2, 3, 2, 2)).astype(np.float32)
+    shares[1] = 0
+    variances, counts = np.float32([0.3, 0, 0.2]), np.int32([[1, 1], [0, 0], [2, 1]])
+    means = ClassMeans(np.zeros((3, 2, 2), np.float32), counts)
+    uploads = HeadUpload(np.ones((3, 2), np.float32), heads, means, shares, variances)
+    cohort = Cohort(jnp.arange(3), jnp.array([2.0, 5.0, 3.0]))
+    state = method.server.init(KEY, None)
+    after = method.server.aggregate(state, (cohort,), (uploads,), KEY).heads
+    points = np.float64(shares[[0, 2]]).reshape(2, -1)
+    rows = [least(quadratic(points, np.float64(variances[[0, 2]]), i)) for i in range(2)]
+    expected = np.tensordot(rows, heads[[0, 2]], axes=1)
+    np.testing.assert_allclose(after, [expected[0], heads[1], expected[1]], atol=1e-4)
+
+
 def test_fedpac_solves_its_quadratic_programs():
     """As a general solver does, for clients of two kinds, of which the last has not trained."""
     rng = np.random.default_rng(3)
@@ -475,17 +586,17 @@ def test_fedpac_solves_its_quadratic_programs():
 
 # ------------------------------------------------------------------------------------ FedDBE
 
-# A body and a head of one weight each, b h x.
-PRODUCT = dataclasses.replace(
-    LINE,
-    init=lambda key: {"body": jnp.array([0.7]), "head": jnp.array([1.3])},
-    body=lambda params, x: x * params[0],
+# Two features b_0 x and b_1 x^2, and a head of two weights.
+SCALED = dataclasses.replace(
+    CURVE,
+    init=lambda key: {"body": jnp.array([0.7, -0.4]), "head": jnp.array([1.3, 0.6])},
+    body=lambda params, x: jnp.concatenate([x, x * x], axis=1) * params[None],
 )
 
 
 def feddbe_of(optimizer, **values):
     return feddbe(
-        PRODUCT,
+        SCALED,
         client_optimizer=optimizer,
         local_steps=STEPS,
         batch_size=None,
@@ -495,41 +606,45 @@ def feddbe_of(optimizer, **values):
 
 
 def test_feddbe_trains_biases_and_keeps_means_near_those_of_all():
-    kappa, mu = 0.8, 0.6
-    method = feddbe_of(optax.sgd(RATE), feddbe_kappa=kappa, feddbe_momentum=mu)
+    kappa, mu = 3.0, 0.6
+    method = feddbe_of(optax.sgd(CURVE_RATE), feddbe_kappa=kappa, feddbe_momentum=mu)
     _, last, scores = play(method, 3)
-    b, h, biases, common, number = 0.7, 1.3, np.zeros(3), 0.0, 0
+    b, h = np.array([0.7, -0.4]), np.array([1.3, 0.6])
+    biases, common, number = np.zeros((3, 2)), np.zeros(2), 0
+    inputs = [np.stack([X[i, :n], X[i, :n] ** 2], axis=1) for i, n in enumerate(COUNT)]
+    targets = [Y[i, :n] for i, n in enumerate(COUNT)]
 
     def trained(i):
-        x, y = X[i, : COUNT[i]], Y[i, : COUNT[i]]
-        w_b, w_h, z = b, h, biases[i]
-        running = b * np.mean(x)
+        x, y = inputs[i], targets[i]
+        (w_b, w_h, z), mean = (b, h, biases[i]), inputs[i].mean(axis=0)
+        running = b * mean
         for _ in range(STEPS):
-            slope = 2 * ((w_b * x + z) * w_h - y)
-            running = (1 - mu) * running + mu * w_b * np.mean(x)
-            pull = kappa * 2 * (running - common) * mu * np.mean(x) * (number > 0)
-            by_b = np.mean(slope * w_h * x) + pull
-            by_h, by_z = np.mean(slope * (w_b * x + z)), np.mean(slope * w_h)
-            w_b, w_h, z = w_b - RATE * by_b, w_h - RATE * by_h, z - RATE * by_z
+            features = x * w_b + z
+            slope = 2 * (features @ w_h - y)[:, None] / len(y)
+            running = (1 - mu) * running + mu * w_b * mean
+            pull = kappa * 2 / 2 * (running - common) * mu * mean * (number > 0)
+            by_b = np.sum(slope * w_h * x, axis=0) + pull
+            by_h, by_z = np.sum(slope * features, axis=0), np.sum(slope * w_h, axis=0)
+            w_b, w_h = w_b - CURVE_RATE * by_b, w_h - CURVE_RATE * by_h
+            z = z - CURVE_RATE * by_z
         return w_b, w_h, z
 
     for _ in range(3):
-        bodies, heads, after = zip(*map(trained, range(3)), strict=True)
-        means = [b * np.mean(X[i, : COUNT[i]]) for i in range(3)]
+        bodies, heads, after = map(np.array, zip(*map(trained, range(3)), strict=True))
+        means = np.array([b * x.mean(axis=0) for x in inputs])
         common = (number * common + COUNT @ means) / (number + COUNT.sum())
         number += COUNT.sum()
-        b, h = COUNT @ bodies / COUNT.sum(), COUNT @ heads / COUNT.sum()
-        biases = np.array(after)
-    np.testing.assert_allclose(last.server.model["body"][0], b, rtol=1e-4)
-    np.testing.assert_allclose(last.server.model["head"][0], h, rtol=1e-4)
-    np.testing.assert_allclose(last.server.mean[0], common, rtol=1e-4)
-    np.testing.assert_allclose(last.clients[0][:, 0], biases, rtol=1e-4)
+        b, h, biases = COUNT @ bodies / COUNT.sum(), COUNT @ heads / COUNT.sum(), after
+    np.testing.assert_allclose(last.server.model["body"], b, rtol=1e-4)
+    np.testing.assert_allclose(last.server.model["head"], h, rtol=1e-4)
+    np.testing.assert_allclose(last.server.mean, common, rtol=1e-4)
+    np.testing.assert_allclose(last.clients[0], biases, rtol=1e-4)
     scores = scores()
 
     def squares_of(models):
         errors = [
-            np.mean(((w_b * X[i, :n] + z) * w_h - Y[i, :n]) ** 2)
-            for i, (n, (w_b, w_h, z)) in enumerate(zip(COUNT, models, strict=True))
+            np.mean(((x * w_b + z) @ w_h - y) ** 2)
+            for x, y, (w_b, w_h, z) in zip(inputs, targets, models, strict=True)
         ]
         return np.array(errors)
 
@@ -542,10 +657,10 @@ def test_feddbe_without_biases_and_without_kappa_is_fedavg():
         model, z = trained
         return jax.tree.map(lambda leaf: False, model), True
 
-    sgd = optax.sgd(RATE)
+    sgd = optax.sgd(CURVE_RATE)
     frozen = optimizer_of_parts(biases, optax.set_to_zero(), sgd)
     ours = play(feddbe_of(frozen, feddbe_kappa=0.0), 2)[1].server.model
-    theirs = play(fedavg(PRODUCT, TRAIN), 2)[1].server
+    theirs = play(fedavg(SCALED, CURVE_TRAIN), 2)[1].server
     for part in ("body", "head"):
         np.testing.assert_allclose(ours[part], theirs[part], rtol=1e-6)
 

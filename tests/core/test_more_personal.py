@@ -354,7 +354,23 @@ def test_moon_pulls_features_to_the_server_and_away_from_the_last_model():
     for place, part in enumerate(("body", "head")):
         np.testing.assert_allclose(last.server[part], w[place], rtol=1e-4, atol=1e-5)
         kept = [model[place] for model in models]
-        np.testing.assert_allclose(last.clients[0][part], kept, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(last.clients[0].model[part], kept, rtol=1e-4, atol=1e-5)
+
+
+def test_the_first_round_of_a_client_of_moon_is_fedavg_whenever_it_is():
+    """By then the server's model differs from the one that the client got when it enrolled."""
+    average, ours = fedavg(MODEL, SAME_TRAIN), moon(MODEL, SAME_TRAIN, moon_mu=5.0)
+    w, w_0 = MODEL.init(KEY), MODEL.init(jax.random.key(1))
+
+    @jax.jit
+    def uploads(w, w_0, data):
+        first = ours.client.local(w, ours.client.enroll(w_0, KEY), data, KEY)
+        again = ours.client.local(w, first[0]._replace(model=w_0), data, KEY)
+        return first[1], average.client.local(w, (), data, KEY)[1], again[1]
+
+    first, theirs, again = uploads(w, w_0, same_examples())
+    assert_close(first, theirs, rtol=1e-5, atol=1e-6)
+    assert distance(again, theirs) > 1e-3
 
 
 def test_moon_with_mu_0_is_fedavg():
@@ -364,7 +380,8 @@ def test_moon_with_mu_0_is_fedavg():
     @jax.jit
     def uploads(w, last, data):
         theirs = average.client.local(w, (), data, KEY)[1]
-        return ours.client.local(w, last, data, KEY)[1], theirs
+        memory = ours.client.enroll(w, KEY)._replace(model=last, trained=True)
+        return ours.client.local(w, memory, data, KEY)[1], theirs
 
     assert_close(*uploads(w, last, same_examples()), rtol=1e-5, atol=1e-6)
 

@@ -56,6 +56,24 @@ def test_a_batch_counts_no_more_than_the_examples_that_are_left():
     assert w == -(2 + 1)
 
 
+@pytest.mark.parametrize(
+    "train",
+    [
+        sgd_trainer(STEP, steps=2, batch_size=None),
+        epoch_trainer(STEP, epochs=2, batch_size=3),
+        epoch_trainer(STEP, epochs=1, batch_size=8),
+    ],
+    ids=["all examples", "a last batch", "one batch"],
+)
+def test_all_rows_of_a_batch_are_examples(train):
+    """Of five rows four are real. A model may mix the rows, as batch normalisation does."""
+    x = np.float32([1, 2, 3, 4, 1e6])
+    padded = Examples(x, np.zeros(5, np.float32), np.int32(4))
+    largest = lambda w, batch, key: w * jnp.max(batch.x)  # noqa: E731
+    w, _ = trained(train, largest, examples=padded)
+    assert -4 * 4 <= w <= -4
+
+
 def test_epochs_are_shuffled():
     """Single examples in another order lead to another weight; there are six orders."""
     train = epoch_trainer(optax.sgd(0.1), epochs=1, batch_size=1)
