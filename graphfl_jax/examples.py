@@ -74,3 +74,12 @@ class Windows:
         visible[self.past :, 0] = 0
         targets = windows[:, self.past :, 0]
         return Examples(windows * visible[None], targets, jnp.int32(indices.shape[0]))
+
+
+def repeat_real(indices: Array, count: Array) -> Array:
+    """The first `count` of the indices [B], which are repeated in place of the others.
+
+    So all rows of a batch are examples, also for a model that mixes the rows: statistics of
+    batch normalisation have nothing of padding.
+    """
+    return indices[jnp.arange(indices.shape[0]) % jnp.maximum(count, 1)]

@@ -10,7 +10,7 @@ import optax
 from graphfl_jax import tree
 from graphfl_jax.core import Array, Metrics, Params
 from graphfl_jax.draws import draw_uniform
-from graphfl_jax.examples import Examples, Windows
+from graphfl_jax.examples import Examples, Windows, repeat_real
 from graphfl_jax.optimizers import Optimizer
 from graphfl_jax.settings import Part, Shared
 
@@ -40,15 +40,6 @@ def draw_indices(key: Array, shape: tuple[int, ...], count: Array) -> Array:
     indices = (uniform * count.astype(jnp.float32)).astype(jnp.int32)
     # Rounding can carry uniform * count up to count itself.
     return jnp.minimum(indices, count - 1)
-
-
-def repeat_real(indices: Array, count: Array) -> Array:
-    """The first `count` of the indices [B], which are repeated in place of the others.
-
-    So all rows of a batch are examples, also for a model that mixes the rows: statistics of
-    batch normalisation have nothing of padding.
-    """
-    return indices[jnp.arange(indices.shape[0]) % jnp.maximum(count, 1)]
 
 
 def step_key(key: Array, step: Array) -> Array:

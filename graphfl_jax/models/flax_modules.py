@@ -22,6 +22,7 @@ from flax.errors import InvalidRngError
 
 from graphfl_jax.architecture import Architecture
 from graphfl_jax.core import ClientModel, Task
+from graphfl_jax.examples import repeat_real
 from graphfl_jax.models.batch_statistics import RECALIBRATION_EXAMPLES, spread_rows
 from graphfl_jax.models.layers import scale_bytes
 
@@ -128,7 +129,7 @@ def _as_inputs(params, x):
 
 def _repeat_real(x, count):
     """Rows [B, ...] of which the first `count` are repeated in place of the others."""
-    return x[jnp.arange(x.shape[0]) % jnp.maximum(count, 1)]
+    return x[repeat_real(jnp.arange(x.shape[0]), count)]
 
 
 def _with_statistics(init, run, like):
