@@ -448,6 +448,15 @@ def test_commands_export_and_predict(made, tmp_path):
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_a_run_in_which_no_client_trained_says_so():
+    results = {"rounds_trained": [0, 0, 0], "diverged": False, "trained_only": None}
+    assert trained_text(results).startswith("no client of 3 trained in any round, so their mod")
+    assert not trained_text(results | {"rounds_trained": [1, 1, 1]})
+    assert not trained_text(results | {"rounds_trained": None})  # of an old release
+    assert not trained_text(results | {"diverged": True})  # which has no scores
+    assert not trained_text(results | {"not_finite": {"uploads": {"Oslo": 3}}})
+
+
 @pytest.mark.slow
 def test_clients_that_never_trained_are_named(tmp_path):
     """One of five trains in each of two rounds. Ditto keeps a model for each client."""
