@@ -448,6 +448,15 @@ def test_commands_export_and_predict(made, tmp_path):
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_a_diverged_run_without_models_is_not_to_be_resumed(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="has no models.safetensors; finish the run with"):
+        graphfl_jax.load(tmp_path)
+    (tmp_path / "results.json").write_text('{"diverged": true}')
+    with pytest.raises(ValueError, match="since its run diverged; make another run with lower"):
+        graphfl_jax.load(tmp_path)
+
+
 def test_a_run_in_which_no_client_trained_says_so():
     results = {"rounds_trained": [0, 0, 0], "diverged": False, "trained_only": None}
     assert trained_text(results).startswith("no client of 3 trained in any round, so their mod")
