@@ -437,6 +437,10 @@ def test_commands_export_and_predict(made, tmp_path):
         ),
         (["predict", made[0], "--client=O", "--to=o"], "data is not set; add --data=new.npz"),
         (
+            ["predict", made[0], "--client=Oslo", "--to=o.csv", "--data=old.npz"],
+            "to=o.csv gets arrays of np.savez; let it end with .npz",
+        ),
+        (
             ["predict", made[0], "--client=Oslo", "--to=o", "--data=old.npz"],
             "data=old.npz has no array x",
         ),
