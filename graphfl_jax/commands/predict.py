@@ -25,6 +25,8 @@ flags.DEFINE_string("data", None, "File of arrays, written by np.savez, with the
 
 def main() -> int:
     fleet = chosen_models(data="new.npz", to="predicted.npz")
+    if Path(FLAGS.to).suffix not in ("", ".npz"):
+        raise ValueError(f"to={FLAGS.to} gets arrays of np.savez; let it end with .npz")
     x = inputs(FLAGS.data)
     try:
         predictions = fleet.predict(FLAGS.client, x, FLAGS.at)

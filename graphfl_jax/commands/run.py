@@ -254,7 +254,8 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
             f"the models have {result.unsaved / 1e6:,.0f} MB and were not written; to write "
             f"them: --out={out} --resume --save_models"
         )
-    if FLAGS.config and (hint := search_hint(config, result)):
+    untrained = result_tables.none_trained(result.results)  # no rate would change its scores
+    if FLAGS.config and not untrained and (hint := search_hint(config, result)):
         say(hint)
     say(result_tables.cost_text(result.results, result.seconds))
     say(f"{out}/results.json")

@@ -203,7 +203,7 @@ def _read(path, columns, partitioned) -> tuple[dict[str, Any], tuple[str, ...]]:
         columns.check_unread(path)
         return read_folder(path), ()
     files.check_exists(path)
-    if Path(path).suffix in tables.SUFFIXES:
+    if Path(path).suffix.lower() in tables.SUFFIXES:
         return tables.read_table(path, columns, partitioned=partitioned)
     columns.check_unread(path)
     return read_arrays(path), ()

@@ -136,11 +136,15 @@ def check_splits(name: str, clients: Sequence[str], parts: Parts, counts: np.nda
     sizes = np.stack([rows.counts for rows in parts.values()])  # [parts, N]
     if not sizes.all():
         client = int(np.argmin(sizes.all(axis=0)))
-        number = sizes[:, client].sum()
+        empty = [part for part, size in zip(parts, sizes[:, client], strict=True) if not size]
+        # A share of few examples is rounded to none.
+        share = {"val": ", or set data.val_fraction to a larger share, or to 0"}
+        if "val" in parts:
+            share["train"] = ", or set data.val_fraction to a smaller share"
         raise ValueError(
-            f"{name}: client {clients[client]!r} has too few examples ({number}) for one "
-            f"in each of {', '.join(parts)}; leave it out, or use smaller shares for "
-            f"validation and test"
+            f"{name}: client {clients[client]!r} has {sizes[:, client].sum()} examples, and "
+            f"none of them is for {' or '.join(empty)}; leave the client out, or give it more "
+            f"examples{share.get(empty[0], '') if len(empty) == 1 else ''}"
         )
 
 

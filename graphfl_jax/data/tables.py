@@ -51,7 +51,8 @@ def read_table(
       ValueError: the table is damaged, a column is missing, or a cell is empty or no number.
         One line with the file, the column, the row and a remedy.
     """
-    table = _read_parquet(path) if Path(path).suffix == ".parquet" else _read_csv(path)
+    is_parquet = Path(path).suffix.lower() == ".parquet"
+    table = _read_parquet(path) if is_parquet else _read_csv(path)
     client, targets, features = _choose(path, columns, table, partitioned)
     chosen = [*client, *targets, *features, *([SPLIT] if SPLIT in table else [])]
     for name in chosen:

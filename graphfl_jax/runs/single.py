@@ -229,6 +229,8 @@ def _federation_of(config, federation):
         ("edges", ""): "give edges to from_arrays",
         ("images", "channels_last"): "give np.moveaxis(x, 1, -1) to from_arrays",
     }
+    if "val" not in federation.data.evals:
+        remedies["val_fraction", 0.0] = "give val_fraction={value!r} to from_arrays"
     for (name, unset), remedy in remedies.items():
         value = values.get(f"data.{name}", unset)
         if value != unset:

@@ -611,7 +611,8 @@ def test_what_a_run_with_a_federation_does_not_read_is_refused():
     """It would be recorded, and have no effect."""
     x, client = np.arange(24.0).reshape(12, 2), np.repeat([0, 1], 6)
     federation = from_arrays(x, np.arange(12) % 2, client)
-    for name, value in (("scale", "standard"), ("task", "regression")):
+    fields = (("scale", "standard"), ("task", "regression"), ("val_fraction", 0.1))
+    for name, value in fields:
         config = change(configuration.get_config("fedavg"), {f"data.{name}": value})
         why = f"^data.{name}={value} is not read, since a fed.*; leave .* to from_arrays"
         with pytest.raises(ValueError, match=why):

@@ -200,7 +200,22 @@ def test_wrong_values_are_refused_with_client_and_example(field, bad, named):
     "counts, changes, named",
     [
         ((8, 0), {}, "client 'bob' has no examples"),
-        ((8, 1), {}, r"client 'bob' has too few examples \(1\) .* train, test, val"),
+        ((8, 1), {}, "client 'bob' has 1 examples, and none of them is for test or val; leave"),
+        (
+            (8, 5),
+            {"split": RandomSplit(0, 0.1)},
+            "'bob' has 5 examples, and none .* for val; .* data.val_fraction to a larger share",
+        ),
+        (
+            (8, 2),
+            {"split": RandomSplit(0, 0.3)},
+            "'bob' has 2 examples, and none of them is for test; .* give it more examples$",
+        ),
+        (
+            (8, 3),
+            {"split": RandomSplit(0, 0.7)},
+            "'ann' has 8 examples, and none .* for train; .* data.val_fraction to a smaller sh",
+        ),
         ((8, 8, 8), {}, "x has 3 clients and there are 2 names"),
         (
             (8, 8),
@@ -216,6 +231,10 @@ def test_invalid_federations_are_refused(counts, changes, named):
     with pytest.raises(ValueError, match=named) as caught:
         make(*numbered(*counts), **changes)
     assert "; " in str(caught.value) and not str(caught.value).endswith(".")
+
+
+def test_a_larger_share_gives_a_small_client_a_validation_example():
+    make(*numbered(8, 5), split=RandomSplit(0, 0.2))  # the remedy of the error above
 
 
 def test_two_clients_of_one_name_are_refused():

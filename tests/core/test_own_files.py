@@ -149,6 +149,17 @@ def test_table_without_clients_is_divided(tmp_path):
     assert made.sha256 == from_arrays(X, Y, partition=partition).sha256
 
 
+def test_a_table_may_have_an_ending_in_capitals(tmp_path):
+    path = write_table(tmp_path / "OWN.CSV", ("client", "a", "b", "c", "y"), (CLIENT, *X.T, Y))
+    with pytest.warns(RuntimeWarning, match="integers of the column y"):
+        made = custom(path=str(path), seed=0)
+    assert made.sha256 == from_arrays(X, Y, CLIENT).sha256
+    missing = tmp_path / "GONE.PARQUET"
+    missing.touch()
+    with pytest.raises(ValueError, match="GONE.PARQUET.*(needs pyarrow|Parquet file)"):
+        custom(path=str(missing), seed=0)
+
+
 def test_parquet_names_the_extra_that_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "own.parquet").touch()

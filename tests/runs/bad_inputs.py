@@ -509,7 +509,7 @@ run @custom .data.path=light.npz -> light.npz: edges: edge number 0
 run @custom .data.path=unequal.npz -> unequal.npz: edge_weight has shape
 run @custom .data.path=pointing.npz -> pointing.npz: directed has shape
 run @custom .data.path=trainless.npz -> trainless.npz: client 0 has no
-run @custom .data.path=single.npz -> single.npz: client 0 has too
+run @custom .data.path=single.npz -> single.npz: client 0 has 1
 run @custom .data.path=good.npz .data.partition=iid -> good.npz: data.partition divides \
 examples among
 run @custom .data.path=targets.npz .data.partition=iid -> targets.npz: data.partition \

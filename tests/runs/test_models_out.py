@@ -437,6 +437,10 @@ def test_commands_export_and_predict(made, tmp_path):
         ),
         (["predict", made[0], "--client=O", "--to=o"], "data is not set; add --data=new.npz"),
         (
+            ["predict", made[0], "--client=Oslo", "--to=o.csv", "--data=old.npz"],
+            "to=o.csv gets arrays of np.savez; let it end with .npz",
+        ),
+        (
             ["predict", made[0], "--client=Oslo", "--to=o", "--data=old.npz"],
             "data=old.npz has no array x",
         ),
@@ -446,6 +450,24 @@ def test_commands_export_and_predict(made, tmp_path):
 
         assert re.fullmatch(f"error: {message}.*\n", ended.stderr), ended.stderr
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_diverged_run_without_models_is_not_to_be_resumed(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="has no models.safetensors; finish the run with"):
+        graphfl_jax.load(tmp_path)
+    (tmp_path / "results.json").write_text('{"diverged": true}')
+    with pytest.raises(ValueError, match="since its run diverged; make another run with lower"):
+        graphfl_jax.load(tmp_path)
+
+
+def test_a_run_in_which_no_client_trained_says_so():
+    results = {"rounds_trained": [0, 0, 0], "diverged": False, "trained_only": None}
+    assert trained_text(results).startswith("no client of 3 trained in any round, so their mod")
+    assert not trained_text(results | {"rounds_trained": [1, 1, 1]})
+    assert not trained_text(results | {"rounds_trained": None})  # of an old release
+    assert not trained_text(results | {"diverged": True})  # which has no scores
+    assert not trained_text(results | {"not_finite": {"uploads": {"Oslo": 3}}})
 
 
 @pytest.mark.slow

@@ -434,8 +434,9 @@ def test_a_locked_folder_and_other_code_are_refused_in_one_line(folder):
 # ------------------------------------------------------------------------------------- sweeps
 
 
-def sweep_of(*rates):
-    config = change(tiny(fl60.get_config("local")), {"rounds": 1, "data.val_fraction": 0.1})
+def sweep_of(*rates, **fields):
+    fields = {"rounds": 1, "data.val_fraction": 0.1} | fields
+    config = change(tiny(fl60.get_config("local")), fields)
     points = [{"hparams.client_lr": rate} for rate in rates]
     return groups_of(points, [0], lambda point: adjust(config, {}, point))
 
@@ -547,6 +548,14 @@ def test_trials_of_other_code_are_refused_or_accepted_and_recorded(swept, groups
     assert board["other_code"] == 2 and "2 runs are of other code" in markdown([board], 3)
     with pytest.warns(RuntimeWarning, match="2 of 3 runs"):  # it has been accepted
         assert continued(swept, sweep_of(0.1, 0.2, 0.3))[0] == 0
+
+
+def test_a_sweep_that_is_resumed_with_another_field_names_the_field(swept):
+    changed = sweep_of(0.1, 0.2, local_steps=3)
+    with pytest.raises(
+        ValueError, match="has the run .*0.1.* with seed 0 with local_steps=5 in"
+    ):
+        continued(swept, changed)
 
 
 def test_runs_of_later_batches_of_a_search_are_used_when_they_are_planned(swept, monkeypatch):

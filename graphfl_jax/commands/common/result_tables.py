@@ -319,6 +319,11 @@ def rejected_text(results: dict) -> str:
 
 def trained_text(results: dict) -> str:
     """How many clients trained in no round, and the scores of the others; empty without any."""
+    if none_trained(results):
+        return (
+            f"no client of {len(results['rounds_trained'])} trained in any round, so their "
+            "models are those of the start; play more rounds, or see that clients are available"
+        )
     part = results.get("trained_only")
     if part is None:
         return ""
@@ -329,6 +334,15 @@ def trained_text(results: dict) -> str:
         f"model that {results['variant']} keeps for one of them alone is untrained; means of "
         f"{results['metric']} over the {part['clients']} others: {', '.join(means)}"
     )
+
+
+def none_trained(results: dict) -> bool:
+    """Whether no client that was scored took part in any round of a run that has scores.
+
+    Of clients whose uploads were not finite, `not_finite_text` says more.
+    """
+    rounds, broken = results.get("rounds_trained"), results.get("not_finite")
+    return bool(rounds) and not (any(rounds) or broken or results["diverged"])
 
 
 def not_finite_text(results: dict) -> str:

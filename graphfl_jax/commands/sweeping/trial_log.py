@@ -179,10 +179,30 @@ class TrialLog:
           ValueError: one is not.
         """
         for line in self.unplanned.values():
+            run = f"{line['point']} with seed {line['seed']}"
+            if others := self._changed_fields(line):
+                raise ValueError(
+                    f"out={self.out} has the run {run} with {others}; resume with that, or "
+                    "choose another --out"
+                )
             raise ValueError(
-                f"out={self.out} has a run that is not in this sweep, {line['point']} with "
-                f"seed {line['seed']}; add it to the sweep, or choose another --out"
+                f"out={self.out} has a run that is not in this sweep, {run}; add it to the "
+                "sweep, or choose another --out"
             )
+
+    def _changed_fields(self, line):
+        """The fields by which a line differs from the planned run of its point and seed, as
+        text; empty where none is planned."""
+        before = json.loads(line["trial"])
+        for planned in (run for group in self.groups for run in group.planned):
+            if (planned.point, planned.trial.seed) == (line["point"], line["seed"]):
+                now = json.loads(planned.name)
+                return ", ".join(
+                    f"{field}={before.get(field)!r} in place of {now.get(field)!r}"
+                    for field in sorted(before.keys() | now.keys())
+                    if before.get(field) != now.get(field)
+                )
+        return ""
 
     def _use_planned(self):
         """Moves the lines of planned runs to `records`; whether there are any."""
