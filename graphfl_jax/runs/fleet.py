@@ -19,7 +19,7 @@ from graphfl_jax.devices import fill_up
 from graphfl_jax.program import Program, with_products
 from graphfl_jax.runs import models
 from graphfl_jax.runs.checkpoint import write_bytes
-from graphfl_jax.runs.forms import read_json
+from graphfl_jax.runs.folder import results_in
 from graphfl_jax.runs.models import GroupOfModels
 from graphfl_jax.settings import perhaps
 
@@ -51,7 +51,8 @@ def load(path: str | os.PathLike) -> "Fleet":
         return Fleet(path / models.FILE)
     if not (path / "config.json").is_file():
         raise ValueError(f"{path} holds no run; give the folder of a run, or a file of models")
-    if _has_diverged(path):
+    results = results_in(path, {"diverged": bool})
+    if results and results["diverged"]:
         raise ValueError(
             f"{path} has no {models.FILE}, since its run diverged; make another run with lower "
             "learning rates"
@@ -60,13 +61,6 @@ def load(path: str | os.PathLike) -> "Fleet":
         f"{path} has no {models.FILE}; finish the run with graphfl run --out={path} --resume, "
         f"and add --save_models if its models have more than {models.LARGEST // 10**6} MB"
     )
-
-
-def _has_diverged(path):
-    try:
-        return read_json(path / "results.json", {"diverged": bool})["diverged"]
-    except (FileNotFoundError, ValueError):
-        return False
 
 
 class Fleet:

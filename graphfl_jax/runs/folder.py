@@ -102,19 +102,13 @@ class RunFolder:
 
     def _check_rounds(self):
         """Refuses to play fewer rounds than the results have."""
-        played = self._rounds_of_results()
+        results = results_in(self.path, {"rounds": count})
+        played = results["rounds"] if results else 0
         if self.config.rounds < played:
             raise ValueError(
                 f"rounds={self.config.rounds} is less than the {played} of the results in "
                 f"{self.path}; set --config.rounds={played} or more, or choose another --out"
             )
-
-    def _rounds_of_results(self):
-        """The rounds of results.json; 0 if it is missing or damaged, and is written again."""
-        try:
-            return read_json(self.path / "results.json", {"rounds": count})["rounds"]
-        except (FileNotFoundError, ValueError):
-            return 0
 
     def check(self, identity: Identity) -> None:
         """Checks that the run in the folder, if it is resumed, can be continued as this run.
@@ -225,7 +219,13 @@ class RunFolder:
 
     def _check_checkpoint(self, newest):
         if newest is None:
-            if self._rounds_of_results() == self.config.rounds:
+            results = results_in(self.path, {"rounds": count, "diverged": bool})
+            if results and results["diverged"]:
+                raise ValueError(
+                    f"out={self.path} has a run that diverged, and no checkpoint from before; "
+                    f"choose another --out, and lower learning rates"
+                )
+            if results and results["rounds"] == self.config.rounds:
                 raise ValueError(
                     f"out={self.path} has the results of all rounds, and no valid checkpoint, "
                     f"so a resumed run would replace them; choose another --out, or remove "
@@ -436,3 +436,15 @@ def config_in(path: Path) -> dict[str, Any]:
             f"{path}/config.json is missing or damaged, and the run cannot be resumed without "
             f"it; choose another --out"
         ) from error
+
+
+def results_in(path: Path, form: dict[str, Any]) -> dict[str, Any] | None:
+    """The results of a form of the run in a folder.
+
+    Returns:
+      None if results.json is missing or damaged. A resumed run writes it again.
+    """
+    try:
+        return read_json(path / "results.json", form)
+    except (FileNotFoundError, ValueError):
+        return None

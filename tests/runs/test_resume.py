@@ -199,6 +199,14 @@ def test_results_without_checkpoints_are_not_lost(tmp_path, rounds, why):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_a_diverged_run_without_a_checkpoint_is_not_called_finished(tmp_path):
+    """It ended in an early round, and would end there again."""
+    config = configure({"hparams.client_lr": 1e30})
+    assert graphfl_jax.run(config, out=tmp_path).results["diverged"]
+    with pytest.raises(ValueError, match="has a run that diverged, and no checkpoint from befo"):
+        graphfl_jax.run(config, out=tmp_path, resume=True)
+
+
 def test_files_of_others_are_not_replaced(tmp_path):
     (tmp_path / "report.html").write_text("mine")
     with pytest.raises(ValueError, match="has a file report.html, which the run would replace"):
