@@ -15,7 +15,7 @@ from graphfl_jax.data.common_settings import Cap, ValFraction
 from graphfl_jax.data.edge_files import read_edges
 from graphfl_jax.data.federation import Federation, federate
 from graphfl_jax.data.rows import Rows
-from graphfl_jax.data.splits import TEST_FRACTION, RandomSplit, in_rows
+from graphfl_jax.data.splits import TEST_FRACTION, RandomSplit, in_rows, split_training
 from graphfl_jax.data.tables import Columns
 from graphfl_jax.settings import Choice, Part, Text, Variant
 
@@ -158,7 +158,7 @@ def from_arrays(
       directed: whether edges are directed: the second client receives from the first.
       name: of the federation in results, and unless it is the default one in messages.
       seed: of a random split.
-      val_fraction: share of each client's examples for validation, in a random split.
+      val_fraction: share of each client's examples for validation; of a `split`, of "train".
       test_fraction: share of each client's examples for test, in a random split.
       scale: one of `scaling.KINDS`, for inputs and targets.
       scale_by: one of `scaling.BY`: whose training examples determine the scaling.
@@ -171,7 +171,7 @@ def from_arrays(
     rows = _read_rows(where, {"x": x, "y": y, "client": client, "split": split}, task)
     random = RandomSplit(seed, val_fraction, test_fraction)
     if rows.split is not None:
-        _check_random_split_is_unset(where, random)
+        _check_random_split(where, rows.split, random)
     if cap and not partition:
         raise ValueError(f"{where}: cap={cap} has no effect without a partition; leave it out")
     names, indices = _divide(where, rows, partition, cap, seed)
@@ -392,12 +392,12 @@ def _find_labels(y):
     return numbers.astype(np.int64) if whole.all() else None
 
 
-def _check_random_split_is_unset(name, random):
-    """Refuses settings of a random split beside a given one."""
-    if random.val_fraction > 0:
+def _check_random_split(name, split, random):
+    """Refuses settings of a random split that have no effect beside a given one."""
+    if random.val_fraction > 0 and "val" in split:
         raise ValueError(
-            f"{name}: data.val_fraction={random.val_fraction} has no effect on a given split; "
-            'set it to 0, and mark validation examples as "val" in split'
+            f"{name}: data.val_fraction={random.val_fraction} has no effect on a split with "
+            f'"val"; leave it out'
         )
     if random.test_fraction != TEST_FRACTION:
         raise ValueError(
@@ -447,7 +447,7 @@ def _federate(name, rows, names, indices, graph, random, scale):
         )
     splits = None
     if rows.split is not None:
-        splits = _read_splits(name, names, rows.split, indices.split())
+        splits = _read_splits(name, names, rows.split, indices.split(), random)
     order = indices.values
     if np.array_equal(order, np.arange(len(rows.x))):
         order = slice(None)  # the examples stand in the order of the clients: no copy
@@ -478,18 +478,21 @@ def _federate(name, rows, names, indices, graph, random, scale):
     return federation
 
 
-def _read_splits(name, names, split, indices):
+def _read_splits(name, names, split, indices, random):
     """Per client, the positions in indices[i] of the examples of each part."""
     parts = [part for part in PARTS if part in split or part != "val"]
     splits = []
-    for client, rows in zip(names, indices, strict=True):
-        splits.append({part: np.flatnonzero(split[rows] == part) for part in parts})
-        for part, places in splits[-1].items():
-            if not len(places):
+    for i, (client, rows) in enumerate(zip(names, indices, strict=True)):
+        for part in parts:
+            if not (split[rows] == part).any():
                 raise ValueError(
                     f"{name}: client {str(client)!r} has no {part!r} in split; give every "
                     f"client an example in each of {', '.join(parts)}"
                 )
+        if "val" in parts:
+            splits.append({part: np.flatnonzero(split[rows] == part) for part in parts})
+        else:
+            splits.append(split_training(split[rows], i, random))
     return splits
 
 

@@ -79,6 +79,22 @@ def test_given_split_can_have_validation_examples():
     assert list(made.data.evals["val"].x[:, 0, 0]) == [4, 3, 9]
 
 
+def test_validation_examples_are_drawn_from_the_training_examples_of_a_given_split():
+    x, client = np.arange(12.0)[:, None], np.repeat([0, 1], 6)
+    arrays = {"x": x, "y": x, "client": client, "split": ["train", "train", "test"] * 4}
+    made, drawn = from_arrays(**arrays), from_arrays(**arrays, val_fraction=0.25, seed=3)
+    for i in range(2):
+        (train, val, test), (whole, tested) = (
+            [sorted(rows_of(part, i)[0][:, 0]) for part in parts]
+            for parts in (
+                (drawn.data.train, drawn.data.evals["val"], drawn.data.evals["test"]),
+                (made.data.train, made.data.evals["test"]),
+            )
+        )
+        assert (len(train), len(val), test) == (3, 1, tested)
+        assert sorted(train + val) == whole
+
+
 def test_floats_are_targets_that_are_flattened():
     for shape, outputs in (((10,), 1), ((10, 2, 3), 6)):
         made = from_arrays(X, np.ones(shape), CLIENT, test_fraction=0.4)
@@ -294,7 +310,7 @@ def test_edges_name_clients():
         ),
         ({"split": ["train"] * 10}, "client '2' has no 'test' in split.*train, test"),
         ({"split": ["val", *SPLIT[1:]]}, "client '2' has no 'val' in split"),
-        ({"split": SPLIT, "val_fraction": 0.1}, "data.val_fraction=0.1 .*set it to 0"),
+        ({"split": SPLIT, "val_fraction": 0.1}, "none of them is for val; .* larger share"),
         ({"val_fraction": 0.9}, "data.val_fraction=0.9"),
         ({"edges": [9, 2]}, r"edges has shape \(2,\)"),
         ({"edges": [(9, 2, 1)]}, r"edges has shape \(1, 3\)"),
@@ -589,8 +605,8 @@ THIRDS = ["train", "train", "test"] * 4
     "options, why",
     [
         (
-            {"split": THIRDS, "val_fraction": 0.1},
-            "data.val_fraction=0.1 .* on a given split; set",
+            {"split": ["train", "val", "test"] * 4, "val_fraction": 0.1},
+            'data.val_fraction=0.1 has no effect on a split with "val"; leave it out',
         ),
         (
             {"split": THIRDS, "test_fraction": 0.5},

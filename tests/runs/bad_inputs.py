@@ -105,7 +105,7 @@ FILES = {
     "typo.npz": npz(edge=[(0, 1)]),
     "lengths.npz": npz(y=np.arange(29)),
     "split.npz": npz(split=["train"] * 29 + ["tset"]),
-    "marked.npz": npz(split=["train", "test", "test", "train", "train"] * 6),
+    "marked.npz": npz(split=["train", "test", "val", "train", "train"] * 6),
     "stranger.npz": npz(edges=[(0, 1), (5, 6)]),
     "itself.npz": npz(client=np.repeat(list("abcdef"), 5), edges=[("b", "b")]),
     "file": "",

@@ -203,7 +203,7 @@ def test_a_diverged_run_without_a_checkpoint_is_not_called_finished(tmp_path):
     """It ended in an early round, and would end there again."""
     config = configure({"hparams.client_lr": 1e30, "checkpoint_every": 50})
     assert graphfl_jax.run(config, out=tmp_path).results["diverged"]
-    with pytest.raises(ValueError, match="has a run that diverged, and no checkpoint from befo"):
+    with pytest.raises(ValueError, match="has a run that diverged, and no checkpoint"):
         graphfl_jax.run(config, out=tmp_path, resume=True)
 
 
