@@ -144,7 +144,10 @@ def run_and_print_seeds(config: ConfigDict) -> int:
             say(result_tables.not_finite_text(run), "red")
     lost = sum(run["diverged"] for run in runs)
     if lost:
-        say(f"{lost} of {len(runs)} runs diverged; {remedy(config)}", "red")
+        say(
+            f"{lost} of {len(runs)} runs diverged; {result_tables.divergence_remedy(config)}",
+            "red",
+        )
     return int(lost > 0)
 
 
@@ -215,7 +218,7 @@ def divergence(config: ConfigDict, result: Result, out: Path) -> str:
         where = f", first client {first['client']} in round {first['round']},"
     return (
         f"diverged in round {result.diverged_at}{where} with {numbers}; the inputs range from "
-        f"{low:.3g} to {high:.3g}: {remedy(config)}; "
+        f"{low:.3g} to {high:.3g}: {result_tables.divergence_remedy(config)}; "
         + (f"the last checkpoint is in {out}" if saved else "there is no checkpoint")
     )
 
@@ -269,14 +272,6 @@ def note_of(row: dict[str, Any]) -> str:
     split = "test" if "test" in row else next(name for name in row if name in SPLITS)
     point = "P" if "P" in row[split] else next(iter(row[split]))
     return ", ".join([*parts, f"{split} {point} {row[split][point]['mean']:.4g}"])
-
-
-def remedy(config: ConfigDict) -> str:
-    """What may help a run that diverged."""
-    lower = "lower the learning rates"
-    if config.data.get("scale") == "none":
-        return f"set --config.data.scale=standard, or {lower}"
-    return lower
 
 
 def search_hint(config: ConfigDict, result: Result) -> str:

@@ -68,6 +68,7 @@ from graphfl_jax.commands.common.configuration import (
 from graphfl_jax.commands.common.finished_runs import write_views
 from graphfl_jax.commands.common.help_text import refuse
 from graphfl_jax.commands.common.interrupts import resumable
+from graphfl_jax.commands.common.result_tables import divergence_remedy
 from graphfl_jax.commands.common.text_tables import say
 from graphfl_jax.commands.sweeping import grid, ray_backend, slurm
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards, print_boards, write_boards
@@ -196,7 +197,11 @@ def make_sweep(
         f"{made} runs in {seconds:.0f} s, {total - made} were in {log.path.name}; "
         f"{diverged} diverged{f', {pruned} were pruned' if FLAGS.pruner else ''}\n{files}"
     )
-    return 0
+    ranked = any(board["rows"] for board in boards)
+    if diverged and not ranked:
+        remedy = divergence_remedy(groups[0].config)
+        say(f"no candidate is ranked, since runs of all diverged; {remedy}", "red")
+    return int(diverged and not ranked)
 
 
 def edge_lines(boards: list[dict], out: Path) -> Iterator[str]:

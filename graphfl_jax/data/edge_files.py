@@ -1,6 +1,7 @@
 """Files of relations: pairs of clients, or a matrix with a row and a column per client."""
 
 import itertools
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ def read_edges(path: str, clients: np.ndarray | None) -> dict[str, Any]:
       of np.save or np.savez.
 
     Where a matrix is not 0, the client of the row is related to the client of the column. It
-    receives from it if the matrix is not symmetric. The diagonal is not read.
+    receives from it if the matrix is not symmetric, which a warning says. The diagonal is not
+    read. A warning says too if a matrix with names lacks clients.
 
     Args:
       clients: the names of the clients [N], sorted; None if they are 0, 1, ...
@@ -46,10 +48,8 @@ def read_edges(path: str, clients: np.ndarray | None) -> dict[str, Any]:
                 "such as from,to,weight above pairs, or give a matrix as a .npy file"
             )
         return _of_matrix(path, np.array(rows).astype(float), clients)
-    if len(header) > 2 and header[1:] == [row[0] for row in below]:
-        names = _names(np.array(header[1:]), clients)
-        cells = np.array([row[1:] for row in below])
-        return _of_matrix(path, _numbers(path, cells), names)
+    if len(header) > 2 and sorted(header[1:]) == sorted(row[0] for row in below):
+        return _of_named_matrix(path, header[1:], below, clients)
     if len(header) not in (2, 3):
         raise ValueError(
             f"{path}: the file has {len(rows)} rows of {len(header)} columns; give pairs of "
@@ -64,6 +64,24 @@ def read_edges(path: str, clients: np.ndarray | None) -> dict[str, Any]:
     pairs = np.array(below).reshape(-1, len(header))
     edges = {"edges": _names(pairs[:, :2], clients)}
     return edges if len(header) == 2 else edges | {"edge_weight": _numbers(path, pairs[:, 2])}
+
+
+def _of_named_matrix(path, columns, rows, clients):
+    """The edges of rows that begin with a name; the columns may have another order."""
+    of_row = {row[0]: row[1:] for row in rows}
+    if len(of_row) < len(rows):
+        raise ValueError(f"{path}: two rows have the same name; give every client one row")
+    names = _names(np.array(columns), clients)
+    lacking = [] if clients is None else np.setdiff1d(clients, names).tolist()
+    if lacking:
+        warnings.warn(
+            f"{path}: {len(lacking)} of {len(clients)} clients have no row, the first is "
+            f"{lacking[0]!r}; they are related to nobody",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+    cells = np.array([of_row[name] for name in columns])
+    return _of_matrix(path, _numbers(path, cells), names)
 
 
 def _may_be_pairs(rows, known):
@@ -81,9 +99,12 @@ def _names(cells, clients):
 
 
 def _numbers(path, cells):
-    for cell in cells.flat:
+    for place, cell in np.ndenumerate(cells):
         if not is_number(cell):
-            raise ValueError(f"{path}: {str(cell)!r} is no number; give weights as numbers")
+            raise ValueError(
+                f"{path}: {str(cell)!r} is no number, in row {place[0]}, counted from 0 below "
+                f"the header; give weights as numbers"
+            )
     return cells.astype(float)
 
 
@@ -118,7 +139,16 @@ def _of_matrix(path, matrix, names):
     names = np.arange(size) if names is None else names
     matrix = matrix.astype(float)
     np.fill_diagonal(matrix, 0)
-    directed = not np.array_equal(matrix, matrix.T)
+    differ = int(np.count_nonzero(matrix != matrix.T)) // 2
+    if differ:
+        warnings.warn(
+            f"{path}: the matrix is not symmetric for {differ} of {size * (size - 1) // 2} "
+            f"pairs of clients, so its relations are directed, from the column to the row; if they "
+            f"have no direction, write matrix + matrix.T of a triangle, else their mean",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+    directed = differ > 0
     receivers, senders = np.nonzero(matrix if directed else np.triu(matrix))
     weights = matrix[receivers, senders]
     edges = {"edges": names[np.stack([senders, receivers], axis=1)], "directed": directed}

@@ -13,6 +13,7 @@ from graphfl_jax.settings import Items, Text
 SUFFIXES = (".csv", ".parquet")
 CLIENT, SPLIT, TARGETS = "client", "split", ("y", "target", "label")
 SHOWN = 10  # names of columns in a message
+MISSING = ("na", "n/a", "nan", "null")  # how programs write a missing value, in small letters
 
 
 class Columns(NamedTuple):
@@ -64,6 +65,8 @@ def read_table(
         arrays["y"] = np.stack([_numbers(path, name, table[name]) for name in targets], axis=1)
     if client:
         arrays["client"] = names_of(table[client[0]])
+    for name, field in ((client and client[0], "client"), (targets[0], "y")):
+        _warn_of_missing(path, name, arrays.get(field))
     if SPLIT in table:
         arrays["split"] = table[SPLIT].astype(str)
     if not (columns.target_columns and columns.feature_columns):
@@ -211,13 +214,28 @@ def _check_complete(path, name, column):
         )
 
 
+def _warn_of_missing(path, name, names):
+    """Warns of words for a missing value among names, which may also be meant as names."""
+    if names is None or names.dtype.kind != "U":
+        return
+    missing = np.isin(np.char.lower(names), MISSING)
+    if missing.any():
+        warnings.warn(
+            f"{path}: column {name!r} has {str(names[missing][0])!r} as a name in "
+            f"{int(missing.sum())} rows, the first is row {int(np.argmax(missing))}, counted "
+            f"from 0; leave the rows out if they lack a value",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+
+
 def _numbers(path, name, column) -> np.ndarray:
     """A column as finite floats."""
     try:
         numbers = column.astype(float)
     except (TypeError, ValueError):
         numbers = np.full(1, np.nan)
-    if np.isfinite(numbers).all():
+    if np.isfinite(numbers).all() and not (column.dtype.kind == "U" and "_" in "".join(column)):
         return numbers
     row = next(i for i, value in enumerate(column) if not is_number(value))
     raise ValueError(
@@ -237,9 +255,9 @@ def _labels_or_numbers(path, name, column) -> np.ndarray:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value, or a text, is a finite number."""
+    """Whether a value, or a text, is a finite number. 1_000 is none."""
     try:
-        return bool(np.isfinite(float(value)))
+        return bool(np.isfinite(float(value))) and "_" not in str(value)
     except (TypeError, ValueError):
         return False
 

@@ -222,6 +222,11 @@ def _federation_of(config, federation):
     """The federation that a configuration names, or a given one arranged as it says."""
     if federation is None:
         return load_federation(config)
+    if not isinstance(federation, Federation):
+        raise ValueError(
+            f"federation={federation!r} is no federation; give that of from_arrays, or set "
+            f"data.path in the configuration"
+        )
     values, _ = values_of(config)
     remedies = {
         ("scale", "none"): "give scale={value!r} to from_arrays",

@@ -184,6 +184,21 @@ def test_parquet_with_nulls_lists_or_damage_is_refused(tmp_path):
         custom(path=str(path), seed=0)
 
 
+def test_words_for_a_missing_value_are_said_and_digits_have_no_underscores(tmp_path):
+    kinds = np.array(["low", "NA", "top"])[Y]
+    file, header = tmp_path / "s.csv", ("client", "a", "y")
+    path = str(write_table(file, header, (CLIENT, X[:, 0], kinds)))
+    columns = Columns("client", ("y",), ("a",))
+    first, rows = int(np.argmax(kinds == "NA")), int(np.sum(kinds == "NA"))
+    said = f"column 'y' has 'NA' as a name in {rows} rows, the first is row {first}, counted"
+    with pytest.warns(RuntimeWarning, match=said):
+        made = custom(path=path, columns=columns, seed=0)
+    assert made.labels == ("NA", "low", "top")
+    write_table(file, header, (CLIENT, ["1_0", *X[1:, 0]], Y))
+    with pytest.raises(ValueError, match="column 'a' has '1_0' in row 0, .* is no number"):
+        custom(path=path, columns=columns, seed=0)
+
+
 ADJACENCY = np.array([[1, 1, 0, 0], [1, 1, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0]])
 
 
@@ -224,9 +239,20 @@ def test_relations_have_weights_and_directions(tmp_path):
     assert weights[0, 1] == weights[1, 0] == 2.5 and np.count_nonzero(weights) == 2
     matrix = np.triu(ADJACENCY * 3.0, 1)
     np.save(tmp_path / "e.npy", matrix)
-    np.testing.assert_array_equal(edges_of(tmp_path, tmp_path / "e.npy"), matrix)
+    with pytest.warns(RuntimeWarning, match="e.npy: .* not symmetric for 2 of 6 pairs of"):
+        np.testing.assert_array_equal(edges_of(tmp_path, tmp_path / "e.npy"), matrix)
 
 
+def test_names_of_a_matrix_decide_and_clients_that_it_lacks_are_said(tmp_path):
+    path = tmp_path / "e.csv"
+    path.write_text(",0,1,3\n3,0,7,0\n0,0,1,0\n1,1,0,7\n")  # rows in another order
+    expected = np.zeros((4, 4))
+    expected[[0, 1, 1, 3], [1, 0, 3, 1]] = 1, 1, 7, 7
+    with pytest.warns(RuntimeWarning, match="e.csv: 1 of 4 clients have no row, .* is 2; they"):
+        np.testing.assert_array_equal(edges_of(tmp_path, path), expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*the matrix is not symmetric")
 def test_three_rows_that_are_pairs_or_a_matrix_are_refused(tmp_path):
     """A matrix is read if its rows cannot be pairs, because names repeat or are unknown."""
     path, three = tmp_path / "e.csv", CLIENT % 3
@@ -260,7 +286,7 @@ def test_damaged_files_of_relations_are_refused(tmp_path):
         ("torn.npy", "torn.npy: the array cannot be read .*; write it with np.save"),
         ("object.npy", "object.npy: the array cannot be read .*; write it with np.save"),
         ("two.npz", "two.npz: the file has 2 arrays; give one"),
-        ("words.csv", "words.csv: 'near' is no number; give weights as numbers"),
+        ("words.csv", "words.csv: 'near' is no number, in row 0, .*; give weights as numbers"),
     ):
         with pytest.raises(ValueError, match=why) as caught:
             edges_of(tmp_path, tmp_path / name)

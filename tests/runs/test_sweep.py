@@ -580,6 +580,7 @@ def test_candidates_with_equal_scores_are_ranked_by_their_loss():
         ("0.1,0.03,0.3", 0.3, "1"),
         ("0.2,0.4,0.8", 0.8, "1.6"),
         ("0.01,0.1,1", 1.0, "10"),
+        ("0.1,1e20", 0.1, "0.03"),  # there is much between the two
         ("0.01,0.03,0.1", 0.03, None),
         ("0,0.1,0.3", 0.0, None),
         ("0,0.1", 0.1, None),  # 0 is no step of a ratio
@@ -622,7 +623,7 @@ def test_a_sweep_ranks_by_validation_and_counts_diverged_runs(tmp_path):
     assert "12 runs in" in printed and "6 diverged" in printed
     assert (  # 1e30 was tried and diverged
         "the best hparams.client_lr, 0.1, is at the edge of its grid; to extend it: "
-        "--grid.hparams.client_lr=0.1,1e30,1e-32 --resume --out=here"
+        "--grid.hparams.client_lr=0.1,1e30,0.03 --resume --out=here"
         in " ".join(printed.split())
     )
     lines = read(tmp_path / "here")
@@ -647,6 +648,15 @@ def test_a_sweep_ranks_by_validation_and_counts_diverged_runs(tmp_path):
     assert scores == sorted(scores, reverse=True)  # accuracy: higher is better
     assert "| fedprox | 0 | 0.1 |" in (tmp_path / "here/leaderboard.md").read_text()
     assert (tmp_path / "here/scores-fl60.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.slow
+def test_a_sweep_of_which_no_candidate_is_ranked_says_so_and_ends_with_status_1(tmp_path):
+    words = [VALIDATED, "--grid.hparams.client_lr=1e30,1e31", "--config.rounds=1", "--out=here"]
+    small = small_words("fl60.py:fedavg", words=words)
+    status, printed, errors = launched("sweep", *small, *words, cwd=tmp_path)
+    assert (status, errors) == (1, "")
+    assert "no candidate is ranked, since runs of all diverged; lower the" in printed
 
 
 @pytest.mark.slow

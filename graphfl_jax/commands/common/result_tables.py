@@ -4,6 +4,8 @@ import json
 import math
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.common.text_tables import TextTable, score_text
 from graphfl_jax.configs.published import Score
@@ -343,6 +345,14 @@ def none_trained(results: dict) -> bool:
     """
     rounds, broken = results.get("rounds_trained"), results.get("not_finite")
     return bool(rounds) and not (any(rounds) or broken or results["diverged"])
+
+
+def divergence_remedy(config: ConfigDict) -> str:
+    """What may help a run that diverged."""
+    lower = "lower the learning rates"
+    if config.data.get("scale") == "none":
+        return f"set --config.data.scale=standard, or {lower}"
+    return lower
 
 
 def not_finite_text(results: dict) -> str:

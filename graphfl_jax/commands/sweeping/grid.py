@@ -15,6 +15,7 @@ from graphfl_jax.settings import Real
 
 METHOD = "algorithm"  # the axis whose values are methods of the configuration file
 AXES = ("--grid.", "--uniform.", "--loguniform.")
+FAR = 100.0  # the ratio of two values of a grid between which others would be tried first
 
 
 def take_axes(argv: list[str]) -> tuple[list[str], dict[str, list[str]]]:
@@ -110,8 +111,8 @@ def extended(axes: dict[str, list[str]], best: Point) -> dict[str, list[str]]:
     """The axes at whose edge the best point is, each with one more value beyond this edge.
 
     They are grids of two or more floats. The value is the next one at the distance of the last
-    two, in ratio: after 0.03 and 0.1 it is 0.3. There is none beyond 0, or outside of what the
-    field takes.
+    two, in ratio: after 0.03 and 0.1 it is 0.3. If their ratio is more than `FAR`, it is the
+    next of ..., 1, 3, 10, 30, .... There is none beyond 0, or outside of what the field takes.
 
     Args:
       axes: as `take_axes` returns them.
@@ -137,6 +138,8 @@ def _beyond(values, best):
     if best <= 0 or before <= 0 or best == before:
         return None
     step = best / before
+    if max(step, 1 / step) > FAR:
+        return half_decade(best, 1 if step > 1 else -1)
     value = best * step
     if 2.9 < max(step, 1 / step) < 3.5:
         return half_decade(value)
