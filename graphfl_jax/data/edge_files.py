@@ -143,8 +143,8 @@ def _of_matrix(path, matrix, names):
     if differ:
         warnings.warn(
             f"{path}: the matrix is not symmetric for {differ} of {size * (size - 1) // 2} "
-            f"pairs of clients, so its relations are directed, from the column to the row; if they "
-            f"have no direction, write matrix + matrix.T of a triangle, else their mean",
+            f"pairs of clients, so its relations are directed, from the column to the row; if "
+            f"they have no direction, write matrix + matrix.T of a triangle, else their mean",
             RuntimeWarning,
             stacklevel=5,
         )
