@@ -3,6 +3,7 @@
 import csv
 import html
 import io
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -56,9 +57,18 @@ class Viewed:
     def frame(self) -> "pandas.DataFrame":
         """A pandas data frame: a line for each round, split, point and client, with the score.
 
+        A warning says if the run diverged, and so has no scores from then on.
+
         Raises:
           ImportError: pandas is not installed.
         """
+        if self.results["diverged"]:
+            warnings.warn(
+                f"{self.results['variant']} with seed {self.results['seed']} diverged, and its "
+                f"frame has no scores from then on",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         lines = [
             (played, split, point, client, float(score))
             for played, scores in rounds_with_scores(self)
