@@ -104,7 +104,7 @@ def custom(
         arrays["x"] = _with_channels_last(path, arrays["x"])
     federation = from_arrays(
         **arrays,
-        name=str(path),
+        name=f"{path} with {edges}" if edges else str(path),
         task=task,
         partition=partition,
         cap=cap,
