@@ -536,8 +536,8 @@ run @custom .data.path=good.csv .data.feature_columns=a,3 -> good.csv: there is 
 run @custom .data.path=good.npz .data.client_column=shop -> data.client_column=shop is of a
 run @custom .data.path=void .data.target_columns=y,z -> data.target_columns=(y, z) is of a
 run @custom .data.path=good.csv .data.edges=nowhere.csv -> data.edges=nowhere.csv is not a file
-run @custom .data.path=good.csv .data.edges=strange.csv -> good.csv with strange.csv: edges: edge number 1, \
-(u, x), names client x
+run @custom .data.path=good.csv .data.edges=strange.csv -> good.csv with strange.csv: edges: \
+edge number 1, (u, x), names client x
 run @custom .data.path=good.csv .data.edges=headless.csv -> headless.csv: the first row names
 run @custom .data.path=good.csv .data.edges=wide.csv -> wide.csv: the file has 2 rows of 4
 run @custom .data.path=good.csv .data.edges=small.csv -> small.csv: one is no number

@@ -65,7 +65,7 @@ def test_bad_input_is_refused_in_one_line_and_nothing_is_written(workplace, name
     row = ROWS[name]
     status, printed, errors = started(row, folder)
     assert (status, printed) == (2, ""), errors
-    (line,) = re.fullmatch(r"(?:warning: .*\n)?error: (.*)\n", errors).groups()
+    (line,) = re.fullmatch(r"(?:warning: .*\n)*error: (.*)\n", errors).groups()
     stated = line.replace("'", "").replace(f"{ROOT}/", "")
     assert stated.startswith(row.start) and re.search(r"; \S", stated), errors
     assert contents(folder) == before

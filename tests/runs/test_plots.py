@@ -180,9 +180,7 @@ def test_a_frame_has_the_score_of_each_client_at_each_evaluation(result):
 def test_a_frame_of_a_run_that_diverged_says_that_scores_are_missing(result):
     pytest.importorskip("pandas", reason="frame() needs pandas")
     lost = dataclasses.replace(result, results=result.results | {"diverged": True}, final=None)
-    with pytest.warns(
-        RuntimeWarning, match="fedavg with seed 0 diverged, and its frame"
-    ):
+    with pytest.warns(RuntimeWarning, match="fedavg with seed 0 diverged, and its frame"):
         assert len(lost.frame()) < len(result.frame())
 
 
