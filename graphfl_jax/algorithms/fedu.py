@@ -13,7 +13,8 @@ mean.
 
 Departures: mu stands for the paper's product of the local rate, the number of local steps and
 its own mu. The weights and the directions of relations are not read. A new client begins with
-the mean of the models of its related known clients, or where it has none of all of them.
+the mean of the models of its related known clients, or where it has none of all of them; in its
+rounds it trains alone.
 """
 
 from collections.abc import Callable

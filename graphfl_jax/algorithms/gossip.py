@@ -22,7 +22,8 @@ client sends its model along its edges, so the traffic is that of the relations.
 Departures: K_c local steps between two averages; the paper takes one, and adds its gradient to
 the average. With ``gossip_share`` s below 1, a client keeps a part of its model to itself. The
 directions and the weights of relations are not read. A new client begins with the mean of its
-related clients' models, or where it has none of all models.
+related clients' models, or where it has none of all models; in its rounds it trains alone, and
+averages with nobody.
 """
 
 from typing import Annotated

@@ -21,7 +21,7 @@ Departures:
   * In the paper, all clients take part, and nothing is sent unless the models move. Here the
     traffic that is reported has a model in both directions in every round.
   * A new client begins with the mean of its related known clients, or where it has none of all
-    of them, as in `fedu`.
+    of them, and trains alone in its rounds, as in `fedu`.
 """
 
 from typing import Annotated
