@@ -228,7 +228,7 @@ def _federation_of(config, federation):
             f"data.path in the configuration"
         )
     values, _ = values_of(config)
-    remedies = {
+    remedies: dict[tuple[str, Any], str] = {
         ("scale", "none"): "give scale={value!r} to from_arrays",
         ("task", ""): "give task={value!r} to from_arrays",
         ("edges", ""): "give edges to from_arrays",

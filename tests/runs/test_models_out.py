@@ -496,9 +496,11 @@ def test_clients_that_never_trained_are_named(tmp_path):
     assert lines == {name: str(count) for name, count in rounds.items()}
     np.savez(tmp_path / "new.npz", x=np.array([[0.0, 50.0, 1000.0]]))
     for name in (never, some):
-        for words in (["export", "--to=m"], ["predict", "--data=new.npz", "--to=y"]):
-            to = [w + f"{name}.safetensors" if w.startswith("--to") else w for w in words[1:]]
-            ended = scripted(COMMANDS, words[0], out, f"--client={name}", *to, cwd=tmp_path)
+        for word, *to in (
+            ("export", f"--to=m{name}.safetensors"),
+            ("predict", "--data=new.npz", f"--to=y{name}.npz"),
+        ):
+            ended = scripted(COMMANDS, word, out, f"--client={name}", *to, cwd=tmp_path)
             assert ended.status == 0
             in_none = f"client={name} trained in none of the 2 rounds"
             warned = f"warning: {in_none}, so a model that ditto keeps"
