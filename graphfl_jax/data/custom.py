@@ -15,12 +15,11 @@ from graphfl_jax.data.common_settings import Cap, ValFraction
 from graphfl_jax.data.edge_files import read_edges
 from graphfl_jax.data.federation import Federation, federate
 from graphfl_jax.data.rows import Rows
-from graphfl_jax.data.splits import TEST_FRACTION, RandomSplit, in_rows, split_training
+from graphfl_jax.data.splits import PARTS, TEST_FRACTION, RandomSplit, in_rows, split_training
 from graphfl_jax.data.tables import Columns
 from graphfl_jax.settings import Choice, Part, Text, Variant
 
 NAME = "custom"  # of a federation that has no other
-PARTS = ("train", "val", "test")
 REQUIRED = ("x", "y")
 RELATIONS = ("edges", "edge_weight", "directed")
 ARRAYS = (*REQUIRED, "client", "split", *RELATIONS)
@@ -489,10 +488,7 @@ def _read_splits(name, names, split, indices, random):
                     f"{name}: client {str(client)!r} has no {part!r} in split; give every "
                     f"client an example in each of {', '.join(parts)}"
                 )
-        if "val" in parts:
-            splits.append({part: np.flatnonzero(split[rows] == part) for part in parts})
-        else:
-            splits.append(split_training(split[rows], i, random))
+        splits.append(split_training(split[rows], i, random))
     return splits
 
 

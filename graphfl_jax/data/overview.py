@@ -96,7 +96,7 @@ def _draw_map(axes, positions, graph, federation):
     x, y = positions.values[:, 0], positions.values[:, 1]
     ends = np.stack([np.asarray(graph.senders), np.asarray(graph.receivers)], axis=1)
     axes.add_collection(LineCollection(positions.values[ends], colors="0.7", linewidths=0.6))
-    new = np.arange(len(x)) >= len(x) - federation.new_clients
+    new = np.arange(len(x)) >= federation.training_clients
     axes.scatter(x[~new], y[~new], s=12, zorder=2)
     axes.scatter(x[new], y[new], s=16, marker="s", zorder=2)
     axes.set(xlabel=positions.axes[0], ylabel=positions.axes[1])

@@ -8,6 +8,7 @@ import numpy as np
 from graphfl_jax.data.bits import random_bits
 from graphfl_jax.data.rows import Rows
 
+PARTS = ("train", "val", "test")
 TEST_FRACTION = 0.2  # of each client's examples
 MANY = 10_000  # more clients than these are split in array operations
 
@@ -88,15 +89,16 @@ def split_training(split: np.ndarray, client: int, random: RandomSplit) -> Split
     Validation examples are drawn from the training examples, in the share of `random`.
 
     Args:
-      split: [n] of "train" and "test", which are official.
+      split: [n] of "train" and "test"; or also of "val", if the share is 0.
     """
-    train = np.flatnonzero(split == "train")
-    parts = {"test": np.flatnonzero(split == "test")}
+    parts = {part: np.flatnonzero(split == part) for part in ("train", "test")}
+    if "val" in split:
+        parts["val"] = np.flatnonzero(split == "val")
     if random.val_fraction > 0:
-        train = np.random.default_rng([random.seed, client]).permutation(train)
+        train = np.random.default_rng([random.seed, client]).permutation(parts["train"])
         count = round(random.val_fraction * len(train))
-        parts["val"], train = train[:count], train[count:]
-    return parts | {"train": train}
+        parts |= {"val": train[:count], "train": train[count:]}
+    return parts
 
 
 def in_rows(splits: Sequence[Split], counts: np.ndarray) -> Parts:

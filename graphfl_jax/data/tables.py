@@ -61,12 +61,12 @@ def read_table(
     arrays = {"x": np.stack([_numbers(path, name, table[name]) for name in features], axis=1)}
     if len(targets) == 1:
         arrays["y"] = _labels_or_numbers(path, targets[0], table[targets[0]])
+        _warn_of_missing(path, targets[0], arrays["y"])
     else:
         arrays["y"] = np.stack([_numbers(path, name, table[name]) for name in targets], axis=1)
     if client:
         arrays["client"] = names_of(table[client[0]])
-    for name, field in ((client and client[0], "client"), (targets[0], "y")):
-        _warn_of_missing(path, name, arrays.get(field))
+        _warn_of_missing(path, client[0], arrays["client"])
     if SPLIT in table:
         arrays["split"] = table[SPLIT].astype(str)
     if not (columns.target_columns and columns.feature_columns):
@@ -216,7 +216,7 @@ def _check_complete(path, name, column):
 
 def _warn_of_missing(path, name, names):
     """Warns of words for a missing value among names, which may also be meant as names."""
-    if names is None or names.dtype.kind != "U":
+    if names.dtype.kind != "U":
         return
     missing = np.isin(np.char.lower(names), MISSING)
     if missing.any():

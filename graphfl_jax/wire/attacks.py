@@ -312,7 +312,7 @@ def with_attack_order(
         `placement` is given too.
     """
     total = len(federation.clients)
-    training = total - federation.new_clients
+    training = federation.training_clients
     rank = np.full(total, training, np.int32)
     if clients:
         if placement != "random":

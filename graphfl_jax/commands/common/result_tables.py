@@ -324,7 +324,7 @@ def trained_text(results: dict) -> str:
     if none_trained(results):
         return (
             f"no client of {len(results['rounds_trained'])} trained in any round, so their "
-            "models are those of the start; play more rounds, or see that clients are available"
+            "models are those of the start; set more rounds, or see that clients are available"
         )
     part = results.get("trained_only")
     if part is None:

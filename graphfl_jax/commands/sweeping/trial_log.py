@@ -199,8 +199,7 @@ class TrialLog:
                 now = json.loads(planned.name)
                 return ", ".join(
                     f"{field}={before.get(field)!r} in place of {now.get(field)!r}"
-                    for field in sorted(before.keys() | now.keys())
-                    if before.get(field) != now.get(field)
+                    for field in differing([before, now])
                 )
         return ""
 
