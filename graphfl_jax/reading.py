@@ -89,7 +89,8 @@ def read(folders: str | os.PathLike | Iterable[str | os.PathLike]) -> Result | R
         known, and their clients have numbers for names: a sweep keeps no more.
 
     Raises:
-      ValueError: a folder has no finished run and no sweep, or a file is damaged; one line.
+      ValueError: a folder has no finished run and no sweep, a folder is named twice, or a file
+        is damaged; one line.
       OSError: a file cannot be read.
     """
     if isinstance(folders, str | os.PathLike):
@@ -97,8 +98,12 @@ def read(folders: str | os.PathLike | Iterable[str | os.PathLike]) -> Result | R
         if content_of(path) != SWEEP:
             return _result_in(path)[0]
         folders = [path]
+    paths = [Path(folder) for folder in folders]
+    for i, path in enumerate(paths):
+        if path.resolve() in map(Path.resolve, paths[:i]):
+            raise ValueError(f"folders={path} is named twice; name each folder once")
     pairs = []
-    for path in map(Path, folders):
+    for path in paths:
         pairs += _results_of_sweep(path) if content_of(path) == SWEEP else [_result_in(path)]
     runs = Runs(result for result, _ in pairs)
     fields = [settings for _, settings in pairs]

@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -205,6 +206,12 @@ def _read(path, columns, partitioned) -> tuple[dict[str, Any], tuple[str, ...]]:
     if Path(path).suffix.lower() in tables.SUFFIXES:
         return tables.read_table(path, columns, partitioned=partitioned)
     columns.check_unread(path)
+    if Path(path).suffix.lower() != ".npz" and not zipfile.is_zipfile(path):
+        raise ValueError(
+            f"{path}: the file is neither a table, whose name ends in "
+            f"{' or '.join(tables.SUFFIXES)}, nor a complete npz file; rename it, or write it "
+            "with np.savez"
+        )
     return read_arrays(path), ()
 
 

@@ -42,7 +42,7 @@ def knn(
     if not points.shape[1]:
         raise ValueError(
             f"{federation.name}: all clients have equal statistics, which give no nearest "
-            "clients; set --config.data.graph=own"
+            "clients; set --config.data.graph=own, or choose a method that needs no relations"
         )
     graph = relations.join_nearest(points, neighbours, later=federation.new_clients)
     return with_graph(federation, graph)

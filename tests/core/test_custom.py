@@ -384,8 +384,11 @@ def test_damaged_files_are_refused(tmp_path):
         with pytest.raises(ValueError, match=named):
             custom(path=path, seed=0)
     np.save(tmp_path / "one.npy", X)
-    with pytest.raises(ValueError, match="one.npy: the file is not a complete npz file"):
+    with pytest.raises(ValueError, match="one.npy: .* neither a table, .*nor a complete npz"):
         custom(path=tmp_path / "one.npy", seed=0)
+    (tmp_path / "table.txt").write_text("x,y,client\n1,2,a\n")
+    with pytest.raises(ValueError, match=r"name ends in \.csv or \.parquet, .*; rename it"):
+        custom(path=tmp_path / "table.txt", seed=0)
 
 
 def test_path_is_required_and_must_be_a_file(tmp_path):
@@ -525,7 +528,7 @@ def test_hash_depends_on_the_relations():
 def test_clients_with_equal_statistics_are_refused():
     client, split = np.repeat(range(2), 10), (["train"] * 6 + ["test"] * 4) * 2
     equal = from_arrays(np.full((20, 2), 0.1), [0, 1] * 10, client, split=split)
-    with pytest.raises(ValueError, match="equal statistics.*data.graph=own"):
+    with pytest.raises(ValueError, match="equal statistics.*graph=own, or choose a"):
         knn.knn(equal, neighbours=1)
 
 

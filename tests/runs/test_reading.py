@@ -149,6 +149,8 @@ def test_what_is_no_run_is_refused(runs, tmp_path):
     folder.mkdir()
     with pytest.raises(ValueError, match="^folders=.*run holds no run; leave it out"):
         graphfl_jax.read([folder, *runs])
+    with pytest.raises(ValueError, match="is named twice; name each folder once"):
+        graphfl_jax.read([*runs, next(iter(runs))])
     source = next(iter(runs))
     for name in ("config.json", "results.json", "metrics.jsonl"):
         (folder / name).write_bytes((source / name).read_bytes())

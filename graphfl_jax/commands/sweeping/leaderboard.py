@@ -152,14 +152,15 @@ def ranked_rows(board: dict, top: int) -> list[list[str]]:
 def ranked_table(board: dict, top: int) -> TextTable:
     """The `top` points of a leaderboard."""
     counts = sorted({row["runs"] for row in board["rows"]} or {0})
-    seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else counts[0]
+    seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    seeds += " seed" if seeds == "1" else " seeds"
     better = "higher" if board["higher_is_better"] else "lower"
     other = board["other_code"]
     code = f"; {other} runs are of other code" if other else ""
     pruned = f", {board['pruned']} were pruned" if board["pruned"] else ""
     title = f"{board['metric']} at P on {board['data']}, data: {board['source']}"
     caption = (
-        f"{len(board['rows'])} of {board['points']} candidates ranked{pruned}, {seeds} seeds; "
+        f"{len(board['rows'])} of {board['points']} candidates ranked{pruned}, {seeds}; "
         f"ranked by validation, {better} is better, and among equals by its loss; test scores "
         f"do not affect the ranking{code}"
     )
