@@ -12,6 +12,7 @@ from experiments.paper import (
     pfedgat,
     public_code,
     relations,
+    same_clients,
     two_graphs,
     wire,
 )
@@ -164,5 +165,12 @@ TABLES |= {
         row=public_code.table_row,
         text=public_code.TEXT,
         seeds=1,
+    ),
+    "same_clients": Table(
+        methods=same_clients.METHODS,
+        cells={"small": (same_clients.CELL,)},
+        row=same_clients.table_row,
+        text=same_clients.TEXT,
+        seeds=same_clients.SEEDS,
     ),
 }

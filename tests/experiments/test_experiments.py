@@ -15,7 +15,7 @@ from experiments.benchmarks.timing import matmul_flops
 from experiments.common import pages
 from experiments.common.pages import command, provenance
 from experiments.common.score_plots import draw_lines
-from experiments.paper import cached_runs, columns
+from experiments.paper import cached_runs, columns, same_clients
 from experiments.paper.columns import SPREAD
 from experiments.paper.configurations import Cell, paper_config
 from experiments.paper.methods import with_best
@@ -695,6 +695,36 @@ def test_scores_of_public_code_are_beside_runs_with_its_rate_and_batches():
         run = run_with(privacy=None, higher_is_better=True, dataset=REAL | {"source": source})
         rows.append(table.row(small, paper_config(small, "fedala", source=source), [run]))
     assert [row["published"] for row in rows] == [99.57, None]
+
+
+def test_scores_of_public_code_on_the_same_clients_are_paired_by_seed(tmp_path, monkeypatch):
+    lines = [
+        {"library": "peer", "version": "1", "method": "fedala", "seed": seed, "accuracy": score}
+        for seed, score in ((0, 51.0), (1, 47.0))
+    ]
+    file = tmp_path / "scores.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setattr(same_clients, "SCORES", file)
+    table = TABLES["same_clients"]
+    (cell,) = table.cells["small"]
+    config = paper_config(cell, "fedala")
+    runs = [run_with(seed=seed, metric="accuracy") for seed in range(3)]
+    row = table.row(cell, config, runs)
+    assert (row["scores"]["mean"], row["public"]["mean"], row["difference"]["mean"]) == (
+        50,
+        49,
+        1,
+    )
+    assert table.text.cells([row])[1][2:] == [
+        "fedala",
+        "50.00",
+        "49.00",
+        "1.00±25.41",
+        "peer 1",
+    ]
+    config.rounds = 5
+    row = table.row(cell, config, runs)
+    assert table.text.cells([row])[1][2:] == ["fedala", "50.00", "", "", "peer 1"]
 
 
 def test_one_seed_has_no_spread_over_seeds():
