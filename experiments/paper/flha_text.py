@@ -16,11 +16,12 @@ from experiments.paper import columns, flha
 from experiments.paper.columns import Column, Row, TableText, number_text, spread_text
 from experiments.paper.configurations import Cell
 from graphfl_jax.commands.common.styles import UNITS
+from graphfl_jax.commands.common.text_tables import seeds_text
 
 DROP = "mean drop"
 FULL_WIDTH = flha.SIZES["full"].width
 CAPTION = """\
-Test {metric} in %, means over {seeds} seeds. The columns of {columns} have P, the method's
+Test {metric} in %, means over {seeds}. The columns of {columns} have P, the method's
 own predictor: for FLHA-GHN and its controls this is the generated model whose head the
 client has refined. G and P are means over these columns, and *sd seeds* is the standard
 deviation of P over seeds; its divisor is the number of seeds. L is left out: it equals G,
@@ -185,7 +186,7 @@ def text_of(table: str) -> TableText:
         ),
         title=lambda row: (
             f"{table} on {row['data']}, {row['setting']}, {row['metric']} at P in "
-            f"{row['unit']}, {row['seeds']} seeds"
+            f"{row['unit']}, {seeds_text(row['seeds'])}"
         ),
         introduction=lambda rows: _introduction(design, rows),
         lines=lines_of,
@@ -198,7 +199,7 @@ def _introduction(design, rows):
     first = rows[0]
     shown = "clients" if design.columns == flha.CLIENTS else "architectures"
     return [
-        CAPTION.format(metric=first["metric"], seeds=first["seeds"], columns=shown)
+        CAPTION.format(metric=first["metric"], seeds=seeds_text(first["seeds"]), columns=shown)
         + f"{columns.COSTS}\n",
         *(text for split, text in TESTS.items() if split in design.tests.values()),
         *([DROPS.format(drop=DROP)] if first["setting"] == flha.NONE_REPLACED else []),
@@ -214,7 +215,7 @@ def _sizes(rows):
 # ------------------------------------------------------------------------ unseen architectures
 
 UNSEEN_CAPTION = """\
-Test {metric} in % of the new client, means over {seeds} seeds. The columns *after* have the
+Test {metric} in % of the new client, means over {seeds}. The columns *after* have the
 accuracy of its model (G) after this number of its rounds of local training: at 0 it is as it
 was generated, or random with local. *sd seeds* is the standard deviation of the last of them
 over seeds; its divisor is the number of seeds. P is after the last round too, when the head has
@@ -267,10 +268,10 @@ UNSEEN_TEXT = TableText(
     ),
     title=lambda row: (
         f"flha_6 on {row['data']}, {row['setting']}, {row['metric']} in {row['unit']}, "
-        f"{row['seeds']} seeds"
+        f"{seeds_text(row['seeds'])}"
     ),
     introduction=lambda rows: [
-        UNSEEN_CAPTION.format(metric=rows[0]["metric"], seeds=rows[0]["seeds"])
+        UNSEEN_CAPTION.format(metric=rows[0]["metric"], seeds=seeds_text(rows[0]["seeds"]))
         + f"{columns.COSTS}\n",
         *_sizes(rows),
     ],

@@ -8,6 +8,7 @@ from experiments.paper.configurations import Cell
 from graphfl_jax import configs
 from graphfl_jax.commands.common.statistics import over_seeds
 from graphfl_jax.commands.common.styles import UNITS
+from graphfl_jax.commands.common.text_tables import seeds_text
 from graphfl_jax.configs.base import needing, was_searched
 from graphfl_jax.evaluation import POINTS
 
@@ -96,7 +97,7 @@ TEXT = TableText(
     ),
     title=lambda row: f"methods on {row['data']}, {row['setting']}, {row['unit']}",
     introduction=lambda rows: [
-        f"Test scores of {rows[0]['seeds']} seeds; "
+        f"Test scores of {seeds_text(rows[0]['seeds'])}; "
         f"{columns.metrics_text(rows)}. *Behind* is how much worse than the "
         "best method a method is at P, a mean over runs with the same seed and its 95 % "
         "interval by Student's t. A fifth of the clients are new. *Joined* is their score at P "

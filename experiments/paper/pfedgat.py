@@ -18,6 +18,7 @@ from experiments.paper import columns
 from experiments.paper.columns import Column, Row, TableText, number_text, spread_text
 from experiments.paper.configurations import PAPERS, Cell, by_column
 from graphfl_jax.commands.common.styles import UNITS
+from graphfl_jax.commands.common.text_tables import seeds_text
 from graphfl_jax.data.image_sets import CIFAR10, CIFAR100, FASHION_MNIST
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import rank
@@ -147,7 +148,7 @@ def cell(dataset: str, setting: str, profile: str = "small") -> Cell:
 BETTER = "max(G, L)"
 AVERAGE = "average"
 CAPTION = """\
-Test accuracy in %, means over clients and {seeds} seeds. In each run, max(G, L) is that of
+Test accuracy in %, means over clients and {seeds}. In each run, max(G, L) is that of
 G and L which has the higher mean accuracy on validation, or the smaller loss if they are
 equal, and *at* says which one. The spreads are those of max(G, L): the standard deviation
 over seeds of the mean over clients, whose divisor is the number of seeds, and the standard
@@ -267,10 +268,11 @@ def text_of(table: str) -> TableText:
     return TableText(
         COLUMNS,
         title=lambda row: (
-            f"{table} on {row['data']}, {row['setting']}, {row['unit']}, {row['seeds']} seeds"
+            f"{table} on {row['data']}, {row['setting']}, {row['unit']}, "
+            f"{seeds_text(row['seeds'])}"
         ),
         introduction=lambda rows: [
-            CAPTION.format(seeds=rows[0]["seeds"]) + columns.COSTS + "\n",
+            CAPTION.format(seeds=seeds_text(rows[0]["seeds"])) + columns.COSTS + "\n",
             PAPER,
             columns.size_list(rows),
         ],

@@ -156,6 +156,11 @@ def score_text(value: float | None, factor: float = 1) -> str:
     return "none" if value is None else f"{factor * value:.4g}"
 
 
+def seeds_text(count: int) -> str:
+    """A number of seeds as text."""
+    return "1 seed" if count == 1 else f"{count} seeds"
+
+
 def value_text(value: Any) -> str:
     """The value of a field; None is that of a field which nothing reads."""
     if value is None:

@@ -11,6 +11,7 @@ from graphfl_jax.commands.common.text_tables import (
     TextTable,
     say,
     score_text,
+    seeds_text,
     value_text,
 )
 from graphfl_jax.metrics import mean_loss, rank
@@ -152,8 +153,8 @@ def ranked_rows(board: dict, top: int) -> list[list[str]]:
 def ranked_table(board: dict, top: int) -> TextTable:
     """The `top` points of a leaderboard."""
     counts = sorted({row["runs"] for row in board["rows"]} or {0})
-    seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
-    seeds += " seed" if seeds == "1" else " seeds"
+    fewest = f"{counts[0]} to " if len(counts) > 1 else ""
+    seeds = fewest + seeds_text(counts[-1])
     better = "higher" if board["higher_is_better"] else "lower"
     other = board["other_code"]
     code = f"; {other} runs are of other code" if other else ""
