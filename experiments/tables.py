@@ -31,6 +31,8 @@ relations has methods with none, random, given, nearest and learned relations.
 methods has all methods on five data sets, with known and new clients.
 two_graphs has related clients with different networks.
 public_code has the scores that PFLlib publishes for its code beside those of runs here.
+same_clients has runs here beside those of public code on the same clients, from the lines in
+experiments/peers/scores.jsonl.
 
 Writes TABLE.md and TABLE.json into the folder of --out. Runs that are cached there are not
 repeated; those of other code are made again, unless --accept_changes is set.

@@ -28,14 +28,14 @@ EPOCH, STEPS = {"local_epochs": 1}, {"local_steps": 12}  # 600 examples both
 OF_METHODS = {
     "fedavg": EPOCH,
     "fedprox": EPOCH | {"hparams.mu": 0.1},
-    "scaffold": STEPS,
+    "scaffold": STEPS | {"hparams.client_lr": 0.03},
     "moon": EPOCH | {"hparams.moon_mu": 1.0, "hparams.moon_tau": 0.5},
     "fedper": EPOCH,
     "fedrep": {"local_steps": 24},  # half of them for the head
     "lgfedavg": EPOCH,
     "fedrod": EPOCH,
     "ditto": EPOCH | {"hparams.ditto_lambda": 0.1},
-    "fedbabu": EPOCH | {"tuning.epochs": 1, "hparams.tuning_lr": 0.1},
+    "fedbabu": EPOCH | {"tuning.epochs": 1, "hparams.tuning_lr": 0.01},
     "fedala": EPOCH | STEPS | {"hparams.fedala_eta": 1.0},  # steps of its weights
     "pfedgraph": EPOCH | {"hparams.pfedgraph_alpha": 0.8, "hparams.pfedgraph_lambda": 0.0},
 }
