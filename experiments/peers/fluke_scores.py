@@ -21,6 +21,7 @@ import scored
 import torch
 from fluke import DDict, FlukeENV
 from fluke.algorithms import (
+    PersonalizedFL,
     ditto,
     fedala,
     fedavg,
@@ -36,6 +37,11 @@ from fluke.algorithms import (
 from fluke.data import DataSplitter, DummyDataContainer, FastDataLoader
 from fluke.evaluation import ClassificationEval
 from fluke.nets import EncoderHeadNet
+
+
+class FedRep(fedrep.FedRep, PersonalizedFL):
+    """FedRep whose clients get copies of a network: fluke's make theirs from its name."""
+
 
 TUNING_RATE = 0.01  # of FedBABU; at 0.1, fine-tuning is unstable in both codes
 RATES = {"scaffold": 0.03}  # where `scored.RATE` diverges in both codes
@@ -54,7 +60,7 @@ METHODS = {  # class, and the settings of its clients
     "scaffold": (scaffold.SCAFFOLD, EPOCHS),
     "moon": (moon.MOON, EPOCHS | {"mu": 1.0, "tau": 0.5}),
     "fedper": (fedper.FedPer, EPOCHS),
-    "fedrep": (fedrep.FedRep, EPOCHS | {"tau": 1}),
+    "fedrep": (FedRep, EPOCHS | {"tau": 1}),
     "lgfedavg": (lg_fedavg.LGFedAVG, EPOCHS),
     "fedrod": (fedrod.FedROD, EPOCHS),
     "ditto": (ditto.Ditto, EPOCHS | {"tau": 1, "lam": 0.1}),
