@@ -28,7 +28,7 @@ others.
 
 compression and privacy have uploads in fewer bits, and with noise, see graphfl_jax/wire.
 relations has methods with none, random, given, nearest and learned relations.
-methods has all methods on five data sets, with known and new clients.
+methods has all methods on four data sets, with known and new clients.
 two_graphs has related clients with different networks.
 public_code has the scores that PFLlib publishes for its code beside those of runs here.
 same_clients has runs here beside those of public code on the same clients, from the lines in
