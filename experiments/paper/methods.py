@@ -18,6 +18,8 @@ METHODS = tuple(
     name for name in configs.methods() if "paper" not in name and name not in needing("layers")
 )
 REGRESSION = tuple(name for name in METHODS if name not in needing("labels"))
+# fedbuff needs clients that train while those of the cohort upload.
+WITH_ALL_CLIENTS = tuple(name for name in METHODS if name != "fedbuff")
 SKEWED = ("pathological", "Dirichlet 0.1")
 
 
@@ -26,7 +28,7 @@ def _images(dataset, setting):
     cell = pfedgat.cell(dataset, setting)
     known = round(pfedgat.CLIENTS * (1 - NEW_CLIENTS["new_clients.fraction"]))
     return cell._replace(
-        changes={**cell.changes, **NEW_CLIENTS, "cohort_size": known}, methods=METHODS
+        changes={**cell.changes, **NEW_CLIENTS, "cohort_size": known}, methods=WITH_ALL_CLIENTS
     )
 
 
