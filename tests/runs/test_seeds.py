@@ -73,7 +73,7 @@ def test_the_table_has_the_new_clients_of_all_seeds(diverged):
     rows = {row[0]: row[1] for row in table.rows[1:]}
     kept = {f"{point}, new clients, {k} rounds": "0.6" for k in (0, 2) for point in "GLP"}
     assert {name: mean for name, mean in rows.items() if "new" in name} == kept
-    assert ("new clients of 1 seeds diverged" in table.caption) == bool(diverged)
+    assert ("new clients of 1 seed diverged" in table.caption) == bool(diverged)
 
 
 def test_the_table_has_seeds_without_a_score_at_g():
