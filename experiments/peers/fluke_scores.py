@@ -48,7 +48,7 @@ RATES = {"scaffold": 0.03}  # where `scored.RATE` diverges in both codes
 EPOCHS = {"local_epochs": 1}
 # Those whose clients are given a model, and the part of it that the server has.
 PERSONAL = {
-    "ditto": None,
+    "ditto": "",  # the whole
     "fedper": "encoder",
     "fedrep": "encoder",
     "fedbabu": "encoder",
@@ -88,10 +88,10 @@ def federation_of(method, clients):
         scheduler=DDict(name=torch.optim.lr_scheduler.StepLR, step_size=1, gamma=1.0),
         **of_clients,
     )
-    sent = network
     if method in PERSONAL:
         of_clients.update(model=network)
-        sent = getattr(network, PERSONAL[method]) if PERSONAL[method] else network
+    part = PERSONAL.get(method)
+    sent = getattr(network, part) if part else network
     data = DummyDataContainer(
         loaders(clients, "train"), loaders(clients, "test"), None, num_classes=10
     )
@@ -116,7 +116,6 @@ def main():
     flags.add_argument("folder", type=Path)
     flags.add_argument("--seeds", type=int, default=5)
     flags.add_argument("--methods", default=",".join(METHODS))
-    flags.add_argument("--rounds", type=int, default=scored.ROUNDS)
     flags = flags.parse_args()
     environment = FlukeENV()
     environment.set_eval_cfg(locals=False, server=False, pre_fit=False, post_fit=False)
@@ -126,7 +125,7 @@ def main():
             environment.set_seed(seed)
             clients = scored.clients_of(flags.folder / f"{seed}.npz")
             federation = federation_of(method, clients)
-            federation.run(flags.rounds, 1.0)
+            federation.run(scored.ROUNDS, 1.0)
             scores = [
                 scored.accuracy(model_at_p(client), *examples["test"])
                 for client, examples in zip(federation.clients, clients, strict=True)

@@ -29,14 +29,13 @@ def main():
     flags.add_argument("folder", type=Path)
     flags.add_argument("--checkout", type=Path, required=True)
     flags.add_argument("--seeds", type=int, default=5)
-    flags.add_argument("--rounds", type=int, default=scored.ROUNDS)
     flags = flags.parse_args()
     sys.path.insert(0, str(flags.checkout / "pytorch"))
     server = importlib.import_module("pfedgraph_cosine.utils")
     for seed in range(flags.seeds):
         torch.manual_seed(seed)
         clients = scored.clients_of(flags.folder / f"{seed}.npz")
-        networks = train(server, clients, flags.rounds)
+        networks = train(server, clients)
         scores = [
             scored.accuracy(network, *client["test"])
             for network, client in zip(networks, clients, strict=True)
@@ -44,7 +43,7 @@ def main():
         scored.show("pFedGraph", "pfedgraph", seed, scores, version="4f5f17c")
 
 
-def train(server, clients, rounds):
+def train(server, clients):
     """The networks of all clients after the local training of the last round."""
     first = fluke_round.lenet()
     networks = {number: copy.deepcopy(first) for number in range(len(clients))}
@@ -57,7 +56,7 @@ def train(server, clients, rounds):
     graph = torch.ones(len(clients), len(clients)) / (len(clients) - 1)
     graph.fill_diagonal_(0)
     start = first.state_dict()
-    for played in range(rounds):
+    for played in range(scored.ROUNDS):
         if played:
             graph = server.update_graph_matrix_neighbor(
                 graph, networks, start, moved, shares, ALPHA, "all"

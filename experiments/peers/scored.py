@@ -1,7 +1,7 @@
 """What the scripts that score other libraries share: the clients, the training and the line.
 
-Ten clients train LeNet from its initialisation in PyTorch by SGD, `EPOCHS` times over their 600
-images in batches of 50, in each of 40 rounds. All clients train in every round. A script prints
+Ten clients train LeNet from its initialisation in PyTorch by SGD, once over their 600 images in
+each round. All clients train in every round. A script prints
 one line of JSON per run: the library, its version, the method, the seed, and the mean over
 clients of the accuracies in % on their test images, at P after the last round.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-ROUNDS, BATCH, RATE = 40, 50, 0.1
+ROUNDS, BATCH, RATE = 40, 50, 0.1  # as in experiments/paper/same_clients.py
 
 
 def clients_of(file: Path) -> list[dict[str, tuple[torch.Tensor, torch.Tensor]]]:

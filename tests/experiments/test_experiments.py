@@ -1,5 +1,6 @@
 """Configurations, and the commands tables, figures and bench."""
 
+import ast
 import inspect
 import json
 
@@ -726,6 +727,30 @@ def test_scores_of_public_code_on_the_same_clients_are_paired_by_seed(tmp_path, 
     config.rounds = 5
     row = table.row(cell, config, runs)
     assert table.text.cells([row])[1][2:] == ["fedala", "50.00", "", "", "peer 1"]
+
+
+def test_scripts_of_public_code_have_the_settings_of_the_table():
+    """The scripts run without this repository, so they state these numbers themselves."""
+
+    def constants(name):
+        body = ast.parse((same_clients.SCORES.parent / name).read_text()).body
+        assigned = [node for node in body if isinstance(node, ast.Assign)]
+        return {ast.unparse(node.targets[0]): ast.unparse(node.value) for node in assigned}
+
+    fashion, methods = same_clients.FASHION, same_clients.OF_METHODS
+    scored = constants("scored.py")
+    stated = [fashion[name] for name in ("rounds", "batch_size", "hparams.client_lr")]
+    assert ast.literal_eval(scored["(ROUNDS, BATCH, RATE)"]) == tuple(stated)
+    fluke = constants("fluke_scores.py")
+    rates = {
+        name: values["hparams.client_lr"]
+        for name, values in methods.items()
+        if "hparams.client_lr" in values
+    }
+    assert ast.literal_eval(fluke["RATES"]) == rates
+    assert float(fluke["TUNING_RATE"]) == methods["fedbabu"]["hparams.tuning_lr"]
+    alpha = methods["pfedgraph"]["hparams.pfedgraph_alpha"]
+    assert float(constants("pfedgraph_scores.py")["ALPHA"]) == alpha
 
 
 def test_one_seed_has_no_spread_over_seeds():

@@ -344,7 +344,7 @@ def test_drops_are_those_of_the_architectures_that_are_not_replaced():
 def test_the_page_states_sizes_and_test_sets():
     rows = [row_of("flha_1", k, "local", run_of([0.5] * 4 * 2**k)) for k in (0, 2)]
     page = text_of("flha_1").markdown(rows)
-    assert "Test accuracy in %, means over 1 seed" in page
+    assert "Test accuracy in %, means over 1 seed." in page
     size = (
         "40 rounds of all 4 clients, 25 steps of 64 images with 8 channels in the first layer"
     )
@@ -365,7 +365,7 @@ def test_a_console_of_80_columns_shows_a_whole_table(table):
     row = row_of(table, 0, longest, run_of([0.5] * 4, split=split))
     drawn = text_of(table).console([row])
     title = str(drawn.title)
-    assert title.startswith(f"{table} on ") and "at P in %, 1 seed" in title
+    assert title.startswith(f"{table} on ") and title.endswith("at P in %, 1 seed")
     console = Console(width=80, file=io.StringIO())
     console.print(drawn)
     text = console.file.getvalue()

@@ -276,7 +276,7 @@ def test_the_page_states_the_sizes_and_the_control():
     )
     page = TEXT.markdown(rows)
     text = " ".join(page.split())
-    assert "over clients and 1 seed" in text and "FedAvg at max(G, L) is the control" in text
+    assert "over clients and 1 seed." in text and "FedAvg at max(G, L) is the control" in text
     assert page.count("\n| cifar10 |") == 3
     table = TEXT.console(rows[:1])
     assert str(table.title) == "pfedgat_1 on cifar10, IID, %, 1 seed"
