@@ -11,9 +11,10 @@ Architectures using Graph HyperNetworks. 2022. https://arxiv.org/abs/2201.08459
 
 for the clients i of the cohort one after the other, by architecture. t is the trunk of
 `pfedhn`, and O_k one linear layer, whose size is that of a model of architecture k. So clients
-of different architectures have the trunk in common. With one architecture, this is `pfedhn`
-with another default of the width. New clients are those of `hyper`, each with the O_k of its
-architecture, which does not change.
+of different architectures have the trunk in common. The steps for client i change the trunk,
+e_i, and the O_k of its architecture. With one architecture, this is `pfedhn` with another
+default of the width. New clients are those of `hyper`, each with the O_k of its architecture,
+which does not change.
 
 Departures: those of `pfedhn`. The second paper does not describe the network of this baseline;
 its width is 32 by default, because O_k has (width + 1) d numbers if a model has d.
@@ -24,6 +25,7 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import DictKey, SequenceKey
 
 from graphfl_jax import tree
 from graphfl_jax.algorithms import hyper
@@ -91,17 +93,16 @@ def pfedhn_het(
         return 0.5 * tree.sq_dist(uploads, sent)
 
     def aggregate(server, cohorts, uploads, key):
-        for method, cohort, upload in zip(of_each, cohorts, uploads, strict=True):
+        def steps_of(k):
+            def steps(sampled, client, upload):
+                after = of_each[k].server.aggregate(sampled, (client,), (upload,), key)
+                return _with_output(k, sampled, after)
+
+            return steps
+
+        for k, (cohort, upload) in enumerate(zip(cohorts, uploads, strict=True)):
             if upload is not None:
-                server = in_turn(
-                    server,
-                    cohort,
-                    upload,
-                    lambda sampled, client, model, method=method: method.server.aggregate(
-                        sampled, (client,), (model,), key
-                    ),
-                    key,
-                )
+                server = in_turn(server, cohort, upload, steps_of(k), key)
         return server
 
     def admit(server, new_clients, graph, key):
@@ -121,3 +122,19 @@ def pfedhn_het(
         adapt_new_clients=adapt_new_clients,
     )
     return Algorithm(server, tuple(method.client for method in of_each))
+
+
+def _with_output(k, before, after):
+    """The server after a step of a client of architecture k.
+
+    The output layers of the other architectures, which have no gradient, stay, and so does the
+    optimiser's state of them: no momentum or weight decay moves them.
+    """
+
+    def leaf(path, old, new):
+        # The optimiser state mirrors the weights, so its leaves have the same names.
+        names = [key for key in path if isinstance(key, DictKey | SequenceKey)]
+        places = [n for n, key in enumerate(names) if key == DictKey("outputs")][:1]
+        return old if places and names[places[0] + 1] != SequenceKey(k) else new
+
+    return jax.tree_util.tree_map_with_path(leaf, before, after)

@@ -303,8 +303,13 @@ CONVOLUTION = small_convolution()
 
 @pytest.mark.slow
 def test_a_step_of_pfedhn_het_is_the_gradient_of_the_squared_distance_of_a_model():
-    """The clients have one after the other, those of the first architecture first."""
-    fit = ServerFit(optax.sgd(RATE), 1, optax.sgd(0.0), "mean")
+    """The clients have one after the other, those of the first architecture first.
+
+    Momentum and weight decay move the weights alone that the client's model is made of.
+    """
+    momentum, decay = 0.5, 0.1
+    optimizer = optax.chain(optax.add_decayed_weights(decay), optax.sgd(RATE, momentum))
+    fit = ServerFit(optimizer, 1, optax.sgd(0.0), "mean")
     algorithm = pfedhn_het(MODELS, TRAIN, embedding_dim=3, width=2, fit=fit)
     server = algorithm.server.init(KEY, DATA.graph)
     server = server._replace(weights=drawn(server.weights))
@@ -330,13 +335,22 @@ def test_a_step_of_pfedhn_het_is_the_gradient_of_the_squared_distance_of_a_model
         target = [leaf[row].ravel() for leaf in jax.tree.leaves(uploads[k])]
         return 0.5 * np.sum((theta - np.concatenate(target)) ** 2)
 
-    expected = leaves
+    def moved(k, i):
+        """1.0 where a weight is of the model of client i, which has architecture k."""
+        moved = jax.tree.map(lambda leaf: np.ones(np.shape(leaf)), server.weights)
+        moved["embeddings"][[j for j in range(len(moved["embeddings"])) if j != i]] = 0.0
+        moved["outputs"][1 - k] = jax.tree.map(np.zeros_like, moved["outputs"][1 - k])
+        return jax.tree.leaves(moved)
+
+    expected, velocity = leaves, [np.zeros_like(leaf) for leaf in leaves]
     places = np.asarray(server.weights["embeddings"] @ jax.random.normal(KEY, (3,)))
     turns = [(0, 0, 0), (0, 1, 4), (1, 0, 1), (1, 1, 3)]
     for client in sorted(turns, key=lambda turn: (turn[0], places[turn[2]])):
         of_client = functools.partial(lambda client, w: objective(w, *client), client)
         slopes = complex_step(of_client, expected)
-        expected = [w - RATE * g for w, g in zip(expected, slopes, strict=True)]
+        rows = list(zip(expected, slopes, velocity, moved(client[0], client[2]), strict=True))
+        velocity = [np.where(m, momentum * v + g + decay * w, v) for w, g, v, m in rows]
+        expected = [w - RATE * m * v for (w, _, _, m), v in zip(rows, velocity, strict=True)]
     assert_equal(jax.tree.leaves(after), expected, rtol=1e-4, atol=1e-6)
     # Each client gets the model of its own architecture, and client 2 keeps its embedding.
     sent = [
