@@ -85,26 +85,43 @@ def _method(row):
     return row["method"] if row["searched"] else f"{row['method']} *"
 
 
-TEXT = TableText(
-    columns=(
-        columns.DATA,
-        columns.SETTING,
-        Column("method", _method, scored=False, left=True),
-        *map(columns.mean_column, POINTS),
-        Column("behind", lambda row: interval_text(row["behind"]) if row["behind"] else "best"),
-        Column("worst\ndecile", lambda row: number_text(row["scores"]["P"]["worst_decile"])),
-        columns.mean_column("joined"),
-        columns.mean_column("trained"),
-        *columns.COST,
-    ),
-    title=lambda row: f"methods on {row['data']}, {row['setting']}, {row['unit']}",
-    introduction=lambda rows: [
-        f"Test scores of {seeds_text(rows[0]['seeds'])}; "
-        f"{columns.metrics_text(rows)}. *Behind* is how much worse than the "
-        "best method a method is at P, a mean over runs with the same seed and its 95 % "
-        "interval by Student's t. A fifth of the clients are new. *Joined* is their score at P "
-        "when they join, *trained* after five rounds in which they train. "
-        f"{columns.COSTS} The rates of methods with * were not searched here.\n"
-    ],
-    notes=columns.simulated_notes,
+COLUMNS = (
+    columns.DATA,
+    columns.SETTING,
+    Column("method", _method, scored=False, left=True),
+    *map(columns.mean_column, POINTS),
+    Column("behind", lambda row: interval_text(row["behind"]) if row["behind"] else "best"),
+    Column("worst\ndecile", lambda row: number_text(row["scores"]["P"]["worst_decile"])),
+    columns.mean_column("joined"),
+    columns.mean_column("trained"),
+    *columns.COST,
 )
+
+
+def text_of(share: str, introduction: str = "") -> TableText:
+    """The text of a table with `table_row`.
+
+    Args:
+      share: "A fifth" of the clients are new.
+      introduction: of its settings.
+    """
+
+    def paragraphs(rows):
+        return [
+            f"{introduction} Test scores of {seeds_text(rows[0]['seeds'])}; "
+            f"{columns.metrics_text(rows)}. *Behind* is how much worse than the "
+            "best method a method is at P, a mean over runs with the same seed and its 95 % "
+            f"interval by Student's t. {share} of the clients are new. *Joined* is their score "
+            "at P when they join, *trained* after five rounds in which they train. "
+            f"{columns.COSTS} The rates of methods with * were not searched here.\n".lstrip()
+        ]
+
+    return TableText(
+        columns=COLUMNS,
+        title=lambda row: f"methods on {row['data']}, {row['setting']}, {row['unit']}",
+        introduction=paragraphs,
+        notes=columns.simulated_notes,
+    )
+
+
+TEXT = text_of("A fifth")

@@ -156,8 +156,10 @@ TABLES |= {
     "two_graphs": Table(
         methods=two_graphs.METHODS,
         cells={"small": two_graphs.CELLS},
-        row=wire.table_row,
+        row=methods.table_row,
+        complete=methods.with_best,
         text=two_graphs.TEXT,
+        seeds=5,
     ),
     "public_code": Table(
         methods=public_code.METHODS,

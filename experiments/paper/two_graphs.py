@@ -1,59 +1,29 @@
 """The table of a hypernetwork on two graphs: related clients with different networks."""
 
-from experiments.paper import wire
+from experiments.paper import methods
 from experiments.paper.configurations import Cell
 
+NEW_CLIENTS = {"data.clients": 16, "new_clients.fraction": 0.25, "new_clients.rounds": 5}
 SAME = ("panacea", "pfedhn", "fedavg")  # which need one architecture
-METHODS = (
-    "panacea-flha",
-    "flha-ghn",
-    "flha-ghn-table",
-    "pfedhn-het",
-    "local",
-    *SAME,
-)
-NETWORKS = ("plain4", "plain7")
-# Groups of clients have the same two classes, and the nearest clients are their relations.
-FASHION = {
-    "data.name": "fashion_mnist",
-    "data.image_size": 8,
-    "data.clients": 12,
-    "data.partition": "pathological",
-    "data.cap": 100,
-    "data.graph": "knn",
-    "data.neighbours": 3,
-    "model.width": 4,
-    "model.architectures": NETWORKS,
-    "cohort_size": 12,
-    "batch_size": 16,
-    "local_steps": 5,
-    "rounds": 40,
-    "eval_every": 40,
-}
+MIXED = ("panacea-flha", "flha-ghn", "flha-ghn-table", "pfedhn-het", "local")
+METHODS = (*MIXED, *SAME)
+# They can make a network that no client had before.
+GENERATING = ("panacea-flha", "flha-ghn", "flha-ghn-table", "local")
+
+
+def _cell(setting, changes, methods=()):
+    changes = {"eval_every": 120, **NEW_CLIENTS, **changes}
+    return Cell("fashion_mnist", setting, changes, base="two_networks", methods=methods)
+
+
 CELLS = (
-    Cell(
-        "fashion_mnist",
-        "two networks",
-        FASHION,
-        base="flha_cifar10",
-        methods=tuple(method for method in METHODS if method not in SAME),
-    ),
-    Cell(
-        "fashion_mnist",
-        "random relations",
-        FASHION | {"data.graph": "random"},
-        base="flha_cifar10",
-        methods=("panacea-flha",),
-    ),
-    Cell(
-        "fashion_mnist",
-        "one network",
-        FASHION | {"model.architectures": NETWORKS[:1]},
-        base="flha_cifar10",
-    ),
+    _cell("two networks", {}, MIXED),
+    _cell("random relations", {"data.graph": "random"}, ("panacea-flha",)),
+    _cell("joining plain10", {"new_clients.architectures": ("plain10",)}, GENERATING),
+    _cell("one network", {"model.architectures": ("plain4",)}),
 )
-TEXT = wire.text_of(
-    "two_graphs",
-    "Twelve clients in groups with the same two classes, and the networks plain4 and plain7 "
-    "in turn, or plain4 alone. Relations are those of similar data, or random.",
+TEXT = methods.text_of(
+    "A quarter",
+    "Clients have the networks plain4 and plain7 in turn, or plain4 alone; new ones have these "
+    "too, or plain10. Relations are those of similar data, or random.",
 )

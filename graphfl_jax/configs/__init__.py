@@ -17,6 +17,7 @@ from graphfl_jax.configs import mnist as mnist
 from graphfl_jax.configs import pems_bay as pems_bay
 from graphfl_jax.configs import shakespeare as shakespeare
 from graphfl_jax.configs import tpt48 as tpt48
+from graphfl_jax.configs import two_networks as two_networks
 from graphfl_jax.configs.base import configure, for_any_task, methods
 from graphfl_jax.configs.values import change, complete, configuration, parse
 

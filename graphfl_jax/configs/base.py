@@ -28,6 +28,8 @@ CLIPPED = {  # plain gradient descent with clipped gradients
 TUNED = json.loads(Path(__file__).with_name("tuned.json").read_text())
 # By data set, or configuration, the methods whose learning rates were chosen on validation.
 SEARCHED = json.loads(Path(__file__).with_name("searched.json").read_text())
+# The searches on data sets whose clients have networks of `models.architectures`.
+OF_ARCHITECTURES = {"cifar10": "flha_cifar10", "fashion_mnist": "two_networks"}
 
 
 def searched(
@@ -117,7 +119,9 @@ def was_searched(config: ConfigDict) -> bool:
 
     True for own data, for which none are.
     """
-    data = "flha_cifar10" if config.model.name == "architectures" else config.data.name
+    data = config.data.name
+    if config.model.name == "architectures":
+        data = OF_ARCHITECTURES.get(data, "flha_cifar10")
     return data not in SEARCHED or variant_of(config) in SEARCHED[data]
 
 

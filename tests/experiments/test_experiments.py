@@ -45,6 +45,7 @@ from graphfl_jax.configs import (
     pems_bay,
     shakespeare,
     tpt48,
+    two_networks,
 )
 from graphfl_jax.configs.base import needing, variant_of
 from graphfl_jax.configs.published import PUBLISHED, published_score
@@ -141,7 +142,8 @@ MIXED = ("local", "flha-ghn", "flha-ghn-no-gnn", "flha-ghn-table", "distillation
 EVERY = [(file, method) for file in FILES for method in fitting(file)]
 EVERY += [(file, name) for file in DIVIDED for name in methods()]
 EVERY += [(chest_xray, name) for name in methods() if name not in needing("labels")]
-EVERY += [(flha_cifar10, name) for name in MIXED]
+EVERY += [(file, name) for file in (flha_cifar10, two_networks) for name in MIXED]
+EVERY += [(two_networks, "panacea-flha")]
 EVERY += [
     (file, name)
     for file in (femnist, har, mnist, shakespeare)
