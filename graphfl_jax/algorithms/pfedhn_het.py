@@ -7,14 +7,12 @@ Architectures using Graph HyperNetworks. 2022. https://arxiv.org/abs/2201.08459
 
     theta_i = O_k(t(e_i); phi)        k: architecture of client i
     (e, phi) <- (e, phi)
-                - optimizer( (d theta_i / d(e, phi))^T (theta_i - theta~_i) )
+                - optimizer( mean_{i in T} (d theta_i / d(e, phi))^T (theta_i - theta~_i) )
 
-for the clients i of the cohort one after the other, by architecture. t is the trunk of
-`pfedhn`, and O_k one linear layer, whose size is that of a model of architecture k. So clients
-of different architectures have the trunk in common. The steps for client i change the trunk,
-e_i, and the O_k of its architecture. With one architecture, this is `pfedhn` with another
-default of the width. New clients are those of `hyper`, each with the O_k of its architecture,
-which does not change.
+t is the trunk of `pfedhn`, and O_k one linear layer, whose size is that of a model of
+architecture k. So clients of different architectures have the trunk in common. With one
+architecture, this is `pfedhn` with another default of the width. New clients are those of
+`hyper`, each with the O_k of its architecture, which does not change.
 
 Departures: those of `pfedhn`. The second paper does not describe the network of this baseline;
 its width is 32 by default, because O_k has (width + 1) d numbers if a model has d.
@@ -25,12 +23,13 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
-from jax.tree_util import DictKey, SequenceKey
+import numpy as np
+import optax
 
 from graphfl_jax import tree
 from graphfl_jax.algorithms import hyper
 from graphfl_jax.algorithms.method import facts
-from graphfl_jax.algorithms.pfedhn import in_turn
+from graphfl_jax.algorithms.pfedhn import on_sampled
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.models.mlp import MLP
@@ -76,6 +75,7 @@ def pfedhn_het(
 
         return decode
 
+    optimizer = optax.with_extra_args_support(fit.optimizer)
     decoders = [decoder(k) for k in range(len(models))]
     of_each = [
         hyper.hyper_federation(model, train, hyper.without_relations(init, decode), fit)
@@ -84,26 +84,38 @@ def pfedhn_het(
 
     def distance(weights, cohorts, uploads):
         """Half the sum of the squared distances of sent and trained models."""
-        sent = tuple(
-            jax.vmap(decode, (None, 0))(weights, weights["embeddings"][cohort.ids])
-            if upload is not None
-            else None
-            for decode, cohort, upload in zip(decoders, cohorts, uploads, strict=True)
+
+        def sent(decode, cohort, models):
+            sent = jax.vmap(decode, (None, 0))(weights, weights["embeddings"][cohort.ids])
+            if cohort.present is None:
+                return sent
+            return jax.vmap(tree.where)(cohort.present, sent, models)  # others have no distance
+
+        return 0.5 * sum(
+            tree.sq_dist(models, sent(decode, cohort, models))
+            for decode, cohort, models in zip(decoders, cohorts, uploads, strict=True)
+            if models is not None
         )
-        return 0.5 * tree.sq_dist(uploads, sent)
 
     def aggregate(server, cohorts, uploads, key):
-        def steps_of(k):
-            def steps(sampled, client, upload):
-                after = of_each[k].server.aggregate(sampled, (client,), (upload,), key)
-                return _with_output(k, sampled, after)
+        ids = jnp.concatenate([cohort.ids for cohort in cohorts])
+        ends = np.cumsum([len(cohort.ids) for cohort in cohorts])
+        places = np.split(np.arange(len(ids), dtype=np.int32), ends[:-1])
+        of_rows = [
+            cohort._replace(ids=rows) for cohort, rows in zip(cohorts, places, strict=True)
+        ]
+        number = sum(jnp.sum(cohort.answers.astype(jnp.float32)) for cohort in cohorts)
 
-            return steps
+        def objective(weights):
+            gap = distance(weights, of_rows, uploads) / jnp.maximum(number, 1.0)
+            return gap, gap
 
-        for k, (cohort, upload) in enumerate(zip(cohorts, uploads, strict=True)):
-            if upload is not None:
-                server = in_turn(server, cohort, upload, steps_of(k), key)
-        return server
+        def steps(sampled):
+            start = (sampled.weights, sampled.opt_state)
+            end = hyper.minimise(objective, start, optimizer, fit.steps)
+            return hyper.HyperServer(*end, server.relations)
+
+        return on_sampled(server, ids, steps)
 
     def admit(server, new_clients, graph, key):
         return of_each[0].server.admit(server, (jnp.concatenate(new_clients),), graph, key)
@@ -122,19 +134,3 @@ def pfedhn_het(
         adapt_new_clients=adapt_new_clients,
     )
     return Algorithm(server, tuple(method.client for method in of_each))
-
-
-def _with_output(k, before, after):
-    """The server after a step of a client of architecture k.
-
-    The output layers of the other architectures, which have no gradient, stay, and so does the
-    optimiser's state of them: no momentum or weight decay moves them.
-    """
-
-    def leaf(path, old, new):
-        # The optimiser state mirrors the weights, so its leaves have the same names.
-        names = [key for key in path if isinstance(key, DictKey | SequenceKey)]
-        places = [n for n, key in enumerate(names) if key == DictKey("outputs")][:1]
-        return old if places and names[places[0] + 1] != SequenceKey(k) else new
-
-    return jax.tree_util.tree_map_with_path(leaf, before, after)

@@ -11,7 +11,7 @@ Quick look: add --config.rounds=40. To choose settings: add --config.data.val_fr
 
 from graphfl_jax.configs import base
 
-SETTINGS = {"hparams.client_lr": 0.1}
+SETTINGS = {"hparams.client_lr": 0.1, "algorithm.step_per_client": True}
 
 
 def get_config(method="panacea"):

@@ -11,7 +11,6 @@ import pytest
 
 from graphfl_jax import parts, tree
 from graphfl_jax.algorithms import ALGORITHMS, Method
-from graphfl_jax.algorithms import pfedhn as pfedhn_module
 from graphfl_jax.algorithms.cfl import cfl
 from graphfl_jax.algorithms.ditto import ditto
 from graphfl_jax.algorithms.fedah import fedah
@@ -946,14 +945,13 @@ def test_pfedhn_keeps_the_embeddings_of_clients_that_were_not_sampled():
 
 
 @pytest.mark.slow
-def test_the_steps_of_pfedhn_for_one_client_are_those_of_a_cohort_of_one(monkeypatch):
-    """The steps on a whole cohort were those of earlier releases; the bits are the same."""
+def test_steps_of_pfedhn_per_client_are_those_of_the_mean_for_a_cohort_of_one():
     optimizer = optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1, 0.9))
     sizes = {"embedding_dim": 3, "width": 6, "output": output_layer(MODEL)}
     sizes["fit"] = FIT._replace(optimizer=optimizer, steps=2)
 
-    def played(ids):
-        algorithm = pfedhn(MODEL, TRAIN, **sizes).server
+    def played(ids, step_per_client):
+        algorithm = pfedhn(MODEL, TRAIN, step_per_client=step_per_client, **sizes).server
         cohort = Cohort(jnp.array(ids, jnp.int32), jnp.ones(len(ids)))
 
         @jax.jit
@@ -967,16 +965,9 @@ def test_the_steps_of_pfedhn_for_one_client_are_those_of_a_cohort_of_one(monkeyp
 
         return jax.device_get(rounds(KEY))
 
-    def together(server, cohort, uploads, steps, key):
-        places = cohort._replace(ids=jnp.arange(len(cohort.ids), dtype=jnp.int32))
-        return pfedhn_module.on_sampled(
-            server, cohort.ids, lambda sampled: steps(sampled, places, uploads)
-        )
-
-    in_turn = played([4]), played([1, 4])
-    monkeypatch.setattr(pfedhn_module, "in_turn", together)
-    jax.tree.map(np.testing.assert_array_equal, in_turn[0], played([4]))
-    assert distance(in_turn[1].weights, played([1, 4]).weights) > 1e-3
+    jax.tree.map(np.testing.assert_array_equal, played([4], True), played([4], False))
+    others = played([1, 4], True), played([1, 4], False)
+    assert distance(*(server.weights for server in others)) > 1e-3
 
 
 # ------------------------------------------------------------------- learning-rate schedules

@@ -618,9 +618,13 @@ def fit_of(rate=0.1, steps=2, embedding="neighbours"):
     return ServerFit(optax.sgd(rate), steps, optax.sgd(0.2), embedding)
 
 
-def pfedhn_with(fit, embedding_dim=2, width=3):
-    output = output_layer(LINE)
-    return pfedhn(LINE, TRAIN, embedding_dim=embedding_dim, width=width, output=output, fit=fit)
+def pfedhn_with(fit, **choices):
+    sizes = {"embedding_dim": 2, "width": 3, **choices}
+    return pfedhn(LINE, TRAIN, output=output_layer(LINE), fit=fit, **sizes)
+
+
+def pfedhn_per_client(fit):
+    return pfedhn_with(fit, step_per_client=True)
 
 
 def small_generator():
@@ -686,7 +690,8 @@ def learner(build, rate):
 @pytest.mark.parametrize(
     "build, floats, reference",
     [
-        (pfedhn_with, {}, {"generate": generate_pfedhn, "in_turn": True}),
+        (pfedhn_with, {}, {"generate": generate_pfedhn}),
+        (pfedhn_per_client, {}, {"generate": generate_pfedhn, "in_turn": True}),
         (panacea_mlp_with, {}, {"generate": generate_mlp}),
         (panacea_with, {"lambda_d": 0.0}, {"edges": EDGES}),
         (panacea_with, {"lambda_d": 0.7}, {"edges": EDGES, "lam": 0.7}),
@@ -723,6 +728,7 @@ def learner(build, rate):
     ],
     ids=[
         "pfedhn",
+        "pfedhn-per-client",
         "mlp",
         "gn",
         "mean",
@@ -737,7 +743,8 @@ def learner(build, rate):
 def test_hypernetworks_descend_their_objective(build, floats, reference):
     """Two server steps towards fixed targets equal two numerical ones in float64.
 
-    pFedHN takes them for each client, in the order of the embeddings along a random direction.
+    With steps per client, pFedHN takes them for each client, in the order of the embeddings
+    along a random direction.
     """
     rate, reference, turns = 0.3, dict(reference), [(TARGETS, [0, 2])]
     floats = {name: jnp.float32(value) for name, value in floats.items()}
