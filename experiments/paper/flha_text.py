@@ -16,7 +16,7 @@ from experiments.paper import columns, flha
 from experiments.paper.columns import Column, Row, TableText, number_text, spread_text
 from experiments.paper.configurations import Cell
 from graphfl_jax.commands.common.styles import UNITS
-from graphfl_jax.commands.common.text_tables import seeds_text
+from graphfl_jax.commands.common.text_tables import count_text
 
 DROP = "mean drop"
 FULL_WIDTH = flha.SIZES["full"].width
@@ -186,7 +186,7 @@ def text_of(table: str) -> TableText:
         ),
         title=lambda row: (
             f"{table} on {row['data']}, {row['setting']}, {row['metric']} at P in "
-            f"{row['unit']}, {seeds_text(row['seeds'])}"
+            f"{row['unit']}, {count_text(row['seeds'], 'seed')}"
         ),
         introduction=lambda rows: _introduction(design, rows),
         lines=lines_of,
@@ -199,7 +199,9 @@ def _introduction(design, rows):
     first = rows[0]
     shown = "clients" if design.columns == flha.CLIENTS else "architectures"
     return [
-        CAPTION.format(metric=first["metric"], seeds=seeds_text(first["seeds"]), columns=shown)
+        CAPTION.format(
+            metric=first["metric"], seeds=count_text(first["seeds"], "seed"), columns=shown
+        )
         + f"{columns.COSTS}\n",
         *(text for split, text in TESTS.items() if split in design.tests.values()),
         *([DROPS.format(drop=DROP)] if first["setting"] == flha.NONE_REPLACED else []),
@@ -268,10 +270,12 @@ UNSEEN_TEXT = TableText(
     ),
     title=lambda row: (
         f"flha_6 on {row['data']}, {row['setting']}, {row['metric']} in {row['unit']}, "
-        f"{seeds_text(row['seeds'])}"
+        f"{count_text(row['seeds'], 'seed')}"
     ),
     introduction=lambda rows: [
-        UNSEEN_CAPTION.format(metric=rows[0]["metric"], seeds=seeds_text(rows[0]["seeds"]))
+        UNSEEN_CAPTION.format(
+            metric=rows[0]["metric"], seeds=count_text(rows[0]["seeds"], "seed")
+        )
         + f"{columns.COSTS}\n",
         *_sizes(rows),
     ],

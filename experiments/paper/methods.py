@@ -8,7 +8,7 @@ from experiments.paper.configurations import Cell
 from graphfl_jax import configs
 from graphfl_jax.commands.common.statistics import over_seeds
 from graphfl_jax.commands.common.styles import UNITS
-from graphfl_jax.commands.common.text_tables import seeds_text
+from graphfl_jax.commands.common.text_tables import count_text
 from graphfl_jax.configs.base import needing, was_searched
 from graphfl_jax.evaluation import POINTS
 
@@ -108,7 +108,7 @@ def text_of(share: str, introduction: str = "") -> TableText:
 
     def paragraphs(rows):
         return [
-            f"{introduction} Test scores of {seeds_text(rows[0]['seeds'])}; "
+            f"{introduction} Test scores of {count_text(rows[0]['seeds'], 'seed')}; "
             f"{columns.metrics_text(rows)}. *Behind* is how much worse than the "
             "best method a method is at P, a mean over runs with the same seed and its 95 % "
             f"interval by Student's t. {share} of the clients are new. *Joined* is their score "

@@ -9,7 +9,7 @@ from experiments.paper import columns
 from experiments.paper.columns import Column, Row, TableText, number_text, spread_text
 from graphfl_jax import tree
 from graphfl_jax.commands.common.styles import UNITS
-from graphfl_jax.commands.common.text_tables import seeds_text
+from graphfl_jax.commands.common.text_tables import count_text
 from graphfl_jax.configs.published import published_score
 from graphfl_jax.core import Task
 from graphfl_jax.data.federation import Federation
@@ -94,7 +94,7 @@ def text_of(table: str) -> TableText:
             Column("published", _published_text, scored=False, optional=True),
         ),
         title=lambda row: (
-            f"{table} on {row['data']}, {row['unit']}, {seeds_text(row['seeds'])}"
+            f"{table} on {row['data']}, {row['unit']}, {count_text(row['seeds'], 'seed')}"
         ),
         introduction=introduction,
         notes=notes,
@@ -104,7 +104,7 @@ def text_of(table: str) -> TableText:
 def introduction(rows: list[Row]) -> list[str]:
     """Metrics, seeds and their spread, in a sentence."""
     return [
-        f"Test scores of {seeds_text(rows[0]['seeds'])}; {columns.metrics_text(rows)}. "
+        f"Test scores of {count_text(rows[0]['seeds'], 'seed')}; {columns.metrics_text(rows)}. "
         f"{columns.SPREAD} {columns.COSTS}\n"
     ]
 

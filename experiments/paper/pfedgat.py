@@ -18,7 +18,7 @@ from experiments.paper import columns
 from experiments.paper.columns import Column, Row, TableText, number_text, spread_text
 from experiments.paper.configurations import PAPERS, Cell, by_column
 from graphfl_jax.commands.common.styles import UNITS
-from graphfl_jax.commands.common.text_tables import seeds_text
+from graphfl_jax.commands.common.text_tables import count_text
 from graphfl_jax.data.image_sets import CIFAR10, CIFAR100, FASHION_MNIST
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import rank
@@ -269,10 +269,10 @@ def text_of(table: str) -> TableText:
         COLUMNS,
         title=lambda row: (
             f"{table} on {row['data']}, {row['setting']}, {row['unit']}, "
-            f"{seeds_text(row['seeds'])}"
+            f"{count_text(row['seeds'], 'seed')}"
         ),
         introduction=lambda rows: [
-            CAPTION.format(seeds=seeds_text(rows[0]["seeds"])) + columns.COSTS + "\n",
+            CAPTION.format(seeds=count_text(rows[0]["seeds"], "seed")) + columns.COSTS + "\n",
             PAPER,
             columns.size_list(rows),
         ],

@@ -8,7 +8,7 @@ from experiments.paper.columns import Column, Row, TableText, interval_text, num
 from experiments.paper.configurations import Cell
 from graphfl_jax.commands.common.statistics import over_seeds
 from graphfl_jax.commands.common.styles import UNITS
-from graphfl_jax.commands.common.text_tables import seeds_text
+from graphfl_jax.commands.common.text_tables import count_text
 
 SEEDS = 5
 # The lines that experiments/peers/fluke_scores.py and pfedgraph_scores.py print.
@@ -94,7 +94,8 @@ TEXT = TableText(
     ),
     title=lambda row: f"same clients, {row['data']}, {row['setting']}, {row['unit']}",
     introduction=lambda rows: [
-        f"Test scores at P of {seeds_text(rows[0]['seeds'])}; {columns.metrics_text(rows)}. "
+        f"Test scores at P of {count_text(rows[0]['seeds'], 'seed')}; "
+        f"{columns.metrics_text(rows)}. "
         "Both codes have the same clients, images, network, rates, batches and rounds. "
         "*Difference* is P minus the score of the public code, a mean over seeds and its 95 % "
         "interval by Student's t. Partitions differ between seeds.\n"

@@ -6,7 +6,7 @@ from experiments.paper import columns
 from experiments.paper.columns import Column, Row, TableText, number_text, spread_text
 from experiments.paper.configurations import Cell
 from graphfl_jax.commands.common.styles import UNITS
-from graphfl_jax.commands.common.text_tables import seeds_text
+from graphfl_jax.commands.common.text_tables import count_text
 from graphfl_jax.evaluation import POINTS
 
 COMPRESSED = ("fedavg", "ditto", "fedrep", "panacea")
@@ -141,7 +141,7 @@ def text_of(title: str, introduction: str, *further: Column) -> TableText:
         ),
         title=lambda row: f"{title} on {row['data']}, {row['setting']}, {row['unit']}",
         introduction=lambda rows: [
-            f"{introduction} Test scores of {seeds_text(rows[0]['seeds'])}; "
+            f"{introduction} Test scores of {count_text(rows[0]['seeds'], 'seed')}; "
             f"{columns.metrics_text(rows)}. {columns.SPREAD} "
             f"{columns.COSTS} *kB up* are the kilobytes of an upload.\n"
         ],

@@ -60,7 +60,7 @@ from graphfl_jax.commands.common.finished_runs import (
 )
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.seeded_runs import prepare_seeds, run_seeds, seed_folders
-from graphfl_jax.commands.common.text_tables import TextTable, say, value_text
+from graphfl_jax.commands.common.text_tables import TextTable, count_text, say, value_text
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.evaluation import POINTS
@@ -114,10 +114,10 @@ def main() -> int:
     usable = [path for path, why in reasons.items() if not why]
     if len(usable + planned) < 2:
         unusable = "".join(f", {path} {why}" for path, why in reasons.items() if why)
-        kind = "runs" if plans else "finished runs"
+        kind = "run" if plans else "finished run"
         raise ValueError(
             f"folders={','.join(dict.fromkeys(FLAGS.folders))} has "
-            f"{len(usable + planned)} {kind}"
+            f"{count_text(len(usable + planned), kind)}"
             f"{unusable}; name two or more, such as runs/a runs/b"
         )
     if plans:

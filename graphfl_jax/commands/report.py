@@ -12,7 +12,7 @@ from pathlib import Path
 from absl import flags
 
 from graphfl_jax.commands.common.command_line import FLAGS, check_new_file, launch
-from graphfl_jax.commands.common.text_tables import say
+from graphfl_jax.commands.common.text_tables import count_text, say
 from graphfl_jax.commands.reporting.page import is_report, write_report
 
 flags.DEFINE_multi_string("folders", [], "Folders of runs; the words without a flag.")
@@ -28,7 +28,7 @@ def main() -> int:
             raise ValueError(f"to={to} exists and is no report; choose another --to")
         check_new_file("to", to)
     write_report([Path(run) for run in FLAGS.folders], to)
-    runs = f"{len(FLAGS.folders)} runs" if len(FLAGS.folders) > 1 else "1 run"
+    runs = count_text(len(FLAGS.folders), "run")
     say(f"{to}: a report of {runs}, {to.stat().st_size / 1000:.0f} kB; open it in a browser")
     return 0
 

@@ -69,7 +69,7 @@ from graphfl_jax.commands.common.finished_runs import write_views
 from graphfl_jax.commands.common.help_text import refuse
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.result_tables import divergence_remedy
-from graphfl_jax.commands.common.text_tables import say
+from graphfl_jax.commands.common.text_tables import count_text, say
 from graphfl_jax.commands.sweeping import grid, ray_backend, slurm
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards, print_boards, write_boards
 from graphfl_jax.commands.sweeping.pruning import Halving
@@ -194,8 +194,9 @@ def make_sweep(
         for line in keep_best(board, out):
             say(line)
     say(
-        f"{made} runs in {seconds:.0f} s, {total - made} were in {log.path.name}; "
-        f"{diverged} diverged{f', {pruned} were pruned' if FLAGS.pruner else ''}\n{files}"
+        f"{count_text(made, 'run')} in {seconds:.0f} s, "
+        f"{total - made} were in {log.path.name}; {diverged} diverged"
+        f"{f', {pruned} were pruned' if FLAGS.pruner else ''}\n{files}"
     )
     ranked = any(board["rows"] for board in boards)
     if diverged and not ranked:
@@ -286,7 +287,9 @@ def write_array(groups: list[TrialGroup]) -> int:
     """
     runs, out = sum(len(group.planned) for group in groups), Path(FLAGS.out)
     if FLAGS.tasks > runs:
-        raise ValueError(f"tasks={FLAGS.tasks} exceeds the {runs} runs; set --tasks={runs}")
+        raise ValueError(
+            f"tasks={FLAGS.tasks} exceeds the number of runs, {runs}; set --tasks={runs}"
+        )
     check_folder(out, SWEEP)
     file = out / slurm.FILE
     if file.exists():
@@ -296,7 +299,7 @@ def write_array(groups: list[TrialGroup]) -> int:
         write_text(file, slurm.array_file(WORDS, out, FLAGS.tasks))
     paste, folder = (shlex.quote(str(path)) for path in (file, out))
     say(
-        f"{FLAGS.tasks} jobs for {runs} runs; start them with\n"
+        f"{count_text(FLAGS.tasks, 'job')} for {count_text(runs, 'run')}; start them with\n"
         f"  sbatch {paste}    (add your --time, --partition and --gres)\n"
         f"and rank the candidates, while they run or after, with\n"
         f"  graphfl leaderboard {folder}"

@@ -587,7 +587,7 @@ compare regression.py --methods=fedsgd -> method=fedsgd
 compare regression.py --methods=fedavg,fedavg -> folders=regression.py with \
 methods=fedavg,fedavg
 compare regression.py --methods=fedavg,fedproto -> algorithm.name=fedproto
-compare regression.py --methods=fedavg --seeds=1 -> folders=regression.py has 1 runs
+compare regression.py --methods=fedavg --seeds=1 -> folders=regression.py has 1 run
 compare regression.py --methods=fedavg --resume -> resume=True
 compare regression.py --methods=fedavg --accept_changes -> accept_changes=True
 compare regression.py --methods=fedavg --resume --out=typo
@@ -708,7 +708,7 @@ sweep VALIDATED .eval_every=1 --pruner=asha \
 sweep VALIDATED --grid.rounds=1 --array=slurm --out=new -> array=slurm and tasks=None
 sweep VALIDATED --grid.rounds=1 --tasks=2 --out=new -> array=None and tasks=2
 sweep VALIDATED --grid.rounds=1 --array=slurm --tasks=1 -> array=slurm needs
-sweep VALIDATED --grid.rounds=1 --array=slurm --tasks=2 --out=new -> tasks=2 exceeds the 1 runs
+sweep VALIDATED --grid.rounds=1 --array=slurm --tasks=2 --out=new -> tasks=2 exceeds the number
 sweep VALIDATED --grid.rounds=1 --array=slurm --tasks=1 --out=new --shard=1/2 -> shard=1/2
 sweep VALIDATED --grid.rounds=1 --array=slurm --tasks=1 --out=new --sampler=tpe --samples=2 \
 -> array=slurm cannot

@@ -446,7 +446,7 @@ def test_the_command_prints_and_writes_the_comparison(tmp_path):
         assert (status, errors) == (0, "") and f"[{name}]" in printed
 
     refused = [
-        (folders[:1], "folders=runs/ditto-0 has 1 finished runs; name two or more"),
+        (folders[:1], "folders=runs/ditto-0 has 1 finished run; name two or more"),
         ([], "folders= has 0 finished runs; name two or more"),
         ([*folders, "runs/none"], "runs/none is not a folder; name folders of runs"),
         ([*folders, "--to=all.md"], "to=all.md exists; remove it"),
@@ -538,7 +538,7 @@ def test_files_that_do_not_fit_are_refused_before_a_run(files):
     (files / "below").mkdir()
     (files / "below/mine.py").write_text((files / "other.py").read_text())
     refused = [
-        (["mine.py"], "folders=mine.py has 1 runs; name two or more"),
+        (["mine.py"], "folders=mine.py has 1 run; name two or more"),
         (["none.py"], "folders=none.py is not a file; choose a Python file, such as mine.py"),
         (["mine.py", "copy.py"], "folders=copy.py has the configuration of mine.py; leave one"),
         (

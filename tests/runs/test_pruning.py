@@ -117,4 +117,4 @@ def test_pruned_points_are_not_ranked_and_stay_so_in_a_resumed_sweep(tmp_path):
     words[3] = "--grid.hparams.client_lr=0.0001,0.001,0.01,0.3,0.0002"
     more = launched_small("sweep", *words, "--resume", cwd=tmp_path, file="fl60.py:local")
     assert more.status == 0, more.stderr
-    assert "1 runs in" in more.stdout and "4 were pruned" in more.stdout
+    assert "1 run in" in more.stdout and "4 were pruned" in more.stdout

@@ -92,6 +92,6 @@ def test_a_sweep_continues_as_if_it_had_not_ended_and_keeps_the_best(tmp_path):
     again = sweep("--out=torn", "--resume")
     assert again.status == 0, again.stderr
     assert "line 1 is damaged; its run is repeated" in again.stderr
-    assert "1 runs in" in again.stdout and "5 were in trials.jsonl" in again.stdout
+    assert "1 run in" in again.stdout and "5 were in trials.jsonl" in again.stdout
     points = [json.loads(text)["point"] for text in (tmp_path / "torn/trials.jsonl").open()]
     assert points == [one["point"] for one in (lines[1], lines[0], *lines[2:])]

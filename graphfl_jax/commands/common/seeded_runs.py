@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from graphfl_jax.build import Experiment, build_experiment, load_federation
 from graphfl_jax.commands.common.finished_runs import damage_error, read_run, write_views
 from graphfl_jax.commands.common.statistics import over_seeds
-from graphfl_jax.commands.common.text_tables import TextTable, seeds_text
+from graphfl_jax.commands.common.text_tables import TextTable, count_text
 from graphfl_jax.commands.common.trackers import TRACKERS
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.evaluation import POINTS
@@ -264,7 +264,7 @@ def seeds_table(runs: list[dict]) -> TextTable:
     better = "higher" if first["higher_is_better"] else "lower"
     title = (
         f"{first['variant']} on {first['dataset']['name']}, data: "
-        f"{first['dataset']['source']}, {seeds_text(len(kept))}"
+        f"{first['dataset']['source']}, {count_text(len(kept), 'seed')}"
     )
     caption = (
         f"{better} is better; {first['metric']} {_when(runs)}, test, "
@@ -273,7 +273,7 @@ def seeds_table(runs: list[dict]) -> TextTable:
     if sample := first.get("sample"):
         caption += f" ({len(sample['ids']):,} of {sample['of']:,})"
     if diverged:
-        caption += f"; {seeds_text(diverged)} diverged and left out"
+        caption += f"; {count_text(diverged, 'seed')} diverged and left out"
     columns = ("mean over seeds", "95 % interval", "sd over seeds", "sd over clients")
     rows = [["scored at", *columns]]
     for point in POINTS if kept else ():
@@ -281,9 +281,8 @@ def seeds_table(runs: list[dict]) -> TextTable:
     joined = [new["curve"] for run in kept if (new := run["new_clients"])]
     whole = [curve for curve in joined if len(curve) == max(map(len, joined))]
     if len(whole) < len(joined):
-        caption += (
-            f"; new clients of {seeds_text(len(joined) - len(whole))} diverged and left out"
-        )
+        lost = count_text(len(joined) - len(whole), "seed")
+        caption += f"; new clients of {lost} diverged and left out"
     for played in sorted({0, len(whole[0]) - 1}) if whole and whole[0] else ():
         for point in POINTS:
             name = f"{point}, new clients, {played} rounds"

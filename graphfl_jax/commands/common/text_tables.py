@@ -156,9 +156,9 @@ def score_text(value: float | None, factor: float = 1) -> str:
     return "none" if value is None else f"{factor * value:.4g}"
 
 
-def seeds_text(count: int) -> str:
-    """A number of seeds as text."""
-    return "1 seed" if count == 1 else f"{count} seeds"
+def count_text(count: int, noun: str) -> str:
+    """A number of things as text: "1 seed", "2 seeds"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def value_text(value: Any) -> str:

@@ -9,9 +9,9 @@ import numpy as np
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.common.text_tables import (
     TextTable,
+    count_text,
     say,
     score_text,
-    seeds_text,
     value_text,
 )
 from graphfl_jax.metrics import mean_loss, rank
@@ -154,7 +154,7 @@ def ranked_table(board: dict, top: int) -> TextTable:
     """The `top` points of a leaderboard."""
     counts = sorted({row["runs"] for row in board["rows"]} or {0})
     fewest = f"{counts[0]} to " if len(counts) > 1 else ""
-    seeds = fewest + seeds_text(counts[-1])
+    seeds = fewest + count_text(counts[-1], "seed")
     better = "higher" if board["higher_is_better"] else "lower"
     other = board["other_code"]
     code = f"; {other} runs are of other code" if other else ""
