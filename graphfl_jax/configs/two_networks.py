@@ -32,6 +32,7 @@ SETTINGS = {
     "local_steps": 5,
     "rounds": 120,
     "hparams.client_lr": 0.1,
+    "algorithm.step_per_client": True,
     "eval_every": 20,
     "checkpoint_every": 20,
 }
