@@ -11,15 +11,14 @@ h is a perceptron of four linear layers with ReLU between them (the trunk) and o
 per parameter tensor of the client.
 
 With ``step_per_client``, the server takes its steps for the clients i of the cohort T one after
-the other, in a random order; theta_i is then h(e_i; phi) at that step. Both are the paper's
-step if T is a single client. Otherwise a cohort trains from the same hypernetwork. For images,
-steps on the mean are better on validation, for the perceptrons of TPT-48 steps per client.
+the other, in a random order, and theta_i is h(e_i; phi) at that step. With a cohort of one
+client, both are the paper's step. docs/developer/decisions.md compares them.
 
-Departures: the paper visits one client per round. The authors' code applies momentum and weight
-decay to the embeddings of clients that were not sampled; here those embeddings stay. The
-authors' optimiser is SGD with momentum 0.9, weight decay 1e-3 and clipped gradients, as in the
-variant ``pfedhn``; the default of ``algorithm.name=pfedhn`` is `optimizers.polyak_sgd`. The
-paper takes K_s = 1.
+Departures: the paper visits one client per round; here the clients of a cohort train from the
+same hypernetwork. The authors' code applies momentum and weight decay to the embeddings of
+clients that were not sampled; here those embeddings stay. The authors' optimiser is SGD with
+momentum 0.9, weight decay 1e-3 and clipped gradients, as in the variant ``pfedhn``; the default
+of ``algorithm.name=pfedhn`` is `optimizers.polyak_sgd`. The paper takes K_s = 1.
 """
 
 from typing import Annotated
