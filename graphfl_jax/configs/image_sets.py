@@ -56,5 +56,5 @@ def configure(method: str, data: str, *, rates: str, **settings) -> ConfigDict:
     """
     tuned = base.searched(rates, otherwise=METHODS)
     dotted = {name.replace("__", "."): value for name, value in settings.items()}
-    dotted |= (PAPER | NEAREST).get(method, {})
+    dotted |= PAPER.get(method, {}) | NEAREST.get(method, {})
     return base.configure(method, data, tuned=tuned, settings=SETTINGS | dotted)
