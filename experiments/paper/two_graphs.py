@@ -3,7 +3,12 @@
 from experiments.paper import methods
 from experiments.paper.configurations import Cell
 
-NEW_CLIENTS = {"data.clients": 16, "new_clients.fraction": 0.25, "new_clients.rounds": 5}
+NEW_CLIENTS = {
+    "data.clients": 16,
+    "new_clients.fraction": 0.25,
+    "new_clients.rounds": 5,
+    "hparams.client_final": 0.1,  # of the rate, with which new clients train
+}
 SAME = ("panacea", "pfedhn", "fedavg")  # which need one architecture
 MIXED = ("panacea-flha", "flha-ghn", "flha-ghn-table", "pfedhn-het", "local")
 METHODS = (*MIXED, *SAME)
