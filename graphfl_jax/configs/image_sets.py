@@ -30,13 +30,10 @@ METHODS = {
 PAPER = dict.fromkeys(
     ("pfedgat-paper", "pfedgat-direct-paper"), {"model.name": "conv3", "local_epochs": 5}
 )
-# Of methods that train with relations, chosen on validation. Those of others are for defences
-# and for new clients.
-NEAREST = dict.fromkeys(base.needing("relations"), {"data.neighbours": 1})
 # Without clipped gradients, it diverges on clients of two classes.
 SETTINGS = base.CLIPPED | {
     "data.graph": "knn",
-    "data.neighbours": 3,
+    "data.neighbours": 1,
     "model.name": "lenet",
     "cohort_size": 10,
     "hparams.client_lr": 0.4,
@@ -56,5 +53,5 @@ def configure(method: str, data: str, *, rates: str, **settings) -> ConfigDict:
     """
     tuned = base.searched(rates, otherwise=METHODS)
     dotted = {name.replace("__", "."): value for name, value in settings.items()}
-    dotted |= PAPER.get(method, {}) | NEAREST.get(method, {})
+    dotted |= PAPER.get(method, {})
     return base.configure(method, data, tuned=tuned, settings=SETTINGS | dotted)
