@@ -20,9 +20,8 @@ from graphfl_jax.configs.image_sets import PFEDHN
 METHODS = {
     **dict.fromkeys(base.needing("layers"), {"client_lr": 0.1}),
     "fedavg": {"client_lr": 0.4},
-    "local": {"client_lr": 0.8},
     "distillation": {"client_lr": 0.4},
-    "pfedhn-het": PFEDHN | {"client_lr": 0.1, "server_lr": 0.3},
+    "pfedhn-het": PFEDHN,
     "flha-ghn-paper": {},
     "flha-ghn-no-gnn-paper": {},
 }

@@ -313,20 +313,20 @@ def test_a_step_of_pfedhn_het_is_the_gradient_of_the_squared_distance_of_all_mod
     uploads = tuple(
         jax.tree.map(
             lambda *rows: np.stack(rows),
-            *(drawn(model.init(KEY), scale=i + 1) for i in of_model),
+            *(drawn(model.init(KEY), scale=i + 1) for i in members),
         )
-        for model, of_model in zip(MODELS, ids, strict=True)
+        for model, members in zip(MODELS, ids, strict=True)
     )
-    here = [jnp.array([i not in absent for i in of_model]) for of_model in ids]
+    here = [jnp.array([i not in absent for i in members]) for members in ids]
     cohorts = tuple(
         Cohort(
-            jnp.where(present, jnp.array(of_model), ABSENT),
+            jnp.where(present, jnp.array(members), ABSENT),
             present.astype(jnp.float32),
             present,
         )
         if absent
-        else Cohort(jnp.array(of_model), jnp.ones(2))
-        for of_model, present in zip(ids, here, strict=True)
+        else Cohort(jnp.array(members), jnp.ones(2))
+        for members, present in zip(ids, here, strict=True)
     )
     after = jax.jit(algorithm.server.aggregate)(server, cohorts, uploads, KEY).weights
     leaves, structure = jax.tree.flatten(jax.tree.map(np.float64, server.weights))
