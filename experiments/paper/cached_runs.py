@@ -4,10 +4,13 @@ A run is a `store.Record` in a file. It is used again only if the configuration,
 the code are the same, or if a change of the code is accepted.
 """
 
+import functools
 import glob
 import warnings
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -28,6 +31,7 @@ from graphfl_jax.runs.batch import (
 )
 from graphfl_jax.runs.checkpoint import write_json
 from graphfl_jax.runs.disk import writing
+from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.identity import (
     Identity,
     digest_of_arrays,
@@ -38,6 +42,7 @@ from graphfl_jax.runs.identity import (
 from graphfl_jax.runs.results import as_json, from_json, with_null
 
 FOLDER = "cached_runs"  # in the output folder of a command
+FORM = {"accepted_changes": list, "device": str, "versions": {"jax": str}}  # of a run's record
 # Fields by which `load_federation` makes a federation.
 DATA = ("seed", "data.", "new_clients.", "attack.", "hparams.attack_")
 LOADED: dict[str, Federation] = {}  # by the values of these fields
@@ -50,6 +55,8 @@ class Cache:
       folder: of the runs, a file each. Those of other code stay beside the new ones.
       made, reused, accepted: how many runs were made, how many the cache had, and how many of
         these are of other code.
+      elsewhere: how many of the cache's were made on another device or with another JAX, by
+        these.
     """
 
     def __init__(
@@ -69,6 +76,7 @@ class Cache:
         self.accept_changes = accept_changes
         self.code = digests_of_code(*config_files)
         self.made = self.reused = self.accepted = 0
+        self.elsewhere: Counter[str] = Counter()
         runs = list(map(_read, self.folder.glob("*.json")))
         damaged = runs.count(None)
         of_other_code = sum(
@@ -90,7 +98,22 @@ class Cache:
         counts = f"{self.made} new runs, {self.reused} from the cache"
         if self.accepted:
             counts += f" ({self.accepted} of them of other code, which was accepted)"
+        for place, number in self.elsewhere.items():
+            counts += f", {number} of them made on {place}"
         return counts
+
+    def use(self, record: store.Record) -> store.Record:
+        """Counts a run of the cache as used, and returns it."""
+        self.reused += 1
+        place = place_text(record)
+        if place != self.here:
+            self.elsewhere[place] += 1
+        return record
+
+    @functools.cached_property
+    def here(self) -> str:
+        """The device and the JAX of this process."""
+        return place_text(environment())
 
     def find(self, name: str, identity: Identity, fields: str) -> store.Record | None:
         """The cached run of a name, an identity and `batch.fields_text`, or None.
@@ -126,7 +149,7 @@ class Cache:
 def _read(path):
     """The run in a file; None if it is damaged, or no run."""
     try:
-        return store.read_record(path.read_bytes(), {"accepted_changes": list})
+        return store.read_record(path.read_bytes(), FORM)
     except (ValueError, TypeError):
         return None
 
@@ -164,8 +187,9 @@ def cached_runs(
         digest = digest_of_json([fields, identity["data"], identity["arrays"]])[:12]
         variant = variant_of(run_config)
         name = f"{federation.name.replace('/', '-')}-{variant}-seed{trial.seed}-{digest}"
-        runs.append(cache.find(name, identity, fields))
-        if runs[-1] is None:
+        cached = cache.find(name, identity, fields)
+        runs.append(cached and cache.use(cached))
+        if cached is None:
             known = {"fields": fields, "identity": identity}
             missing.append((len(runs) - 1, trial, name, known))
     trials = [trial for _, trial, *_ in missing]
@@ -185,7 +209,6 @@ def cached_runs(
         cache.write(name, record)
         runs[place] = from_json(record)
     cache.made += len(missing)
-    cache.reused += len(runs) - len(missing)
     return runs
 
 
@@ -200,6 +223,11 @@ def load_federations(config: ConfigDict, seeds: list[int]) -> dict[int, Federati
     LOADED.clear()
     LOADED.update(federations)
     return dict(zip(seeds, federations.values(), strict=True))
+
+
+def place_text(where: Mapping[str, Any]) -> str:
+    """The device and the JAX of a run or an `environment`, as text."""
+    return f"{where['device']} with JAX {where['versions']['jax']}"
 
 
 def _curve_row(row):

@@ -1,6 +1,7 @@
 """Tables and figures of pFedGAT: sizes, the choice of the point, averages, drawings."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -37,6 +38,7 @@ from graphfl_jax.build import load_federation
 from graphfl_jax.configs import change, fl60
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.runs.batch import Outcome
+from graphfl_jax.runs.environment import environment
 from tests.commands import launched, shrunk, tiny
 from tests.core.test_images import write_cifar
 from tests.federations import COST, two_clusters
@@ -286,7 +288,7 @@ def test_the_page_states_the_sizes_and_the_control():
 
 
 def outcome_of(trial, rows=()):
-    results = {"seed": trial.seed, "diverged": False, "accepted_changes": []}
+    results = environment() | {"seed": trial.seed, "diverged": False, "accepted_changes": []}
     results["scores"] = {"final": dict.fromkeys("GLP", {"per_client": [0.0]})}
     return Outcome(results, list(rows), [], None)
 
@@ -321,6 +323,21 @@ def test_finished_seeds_of_an_interrupted_cell_are_kept(tmp_path, planned):
     assert [run["seed"] for run in runs] == [0, 1, 2]
     curve = [{"round": 3, "G": 0.5, "allocation": [[0.5, 0.5], [0.5, 0.5]]}, {"round": 6}]
     assert [run["curve"] for run in runs] == [curve] * 3
+
+
+def test_a_table_states_where_cached_runs_were_made(tmp_path, planned, monkeypatch):
+    planned.append([])  # nothing is interrupted
+    config = tiny(fl60.get_config("fedavg"))
+    there = environment() | {"device": "1 x gpu: H100", "versions": {"jax": "0.11.2"}}
+    with monkeypatch.context() as on_gpu:
+        on_gpu.setattr(cache, "environment", lambda: there)
+        on_gpu.setattr(sys.modules[__name__], "environment", lambda: there)
+        cached_runs(config, [0, 1], Cache(tmp_path))
+    here = Cache(tmp_path)
+    cached_runs(config, [0, 1, 2], here)
+    assert here.counts() == (
+        "1 new runs, 2 from the cache, 2 of them made on 1 x gpu: H100 with JAX 0.11.2"
+    )
 
 
 def test_methods_of_a_cell_share_the_data_that_are_loaded(tmp_path, planned, monkeypatch):

@@ -24,6 +24,7 @@ from graphfl_jax.configs.values import adjust
 from graphfl_jax.data import from_arrays
 from graphfl_jax.runs import identity, store
 from graphfl_jax.runs.batch import Outcome, current_fields_text, run_trials
+from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.store import (
     RUN,
     SWEEP,
@@ -667,10 +668,11 @@ def asked(monkeypatch):
     def run_trials(config, federations, trials, *, at_once, report):
         for i, trial in enumerate(trials):
             seeds.append(trial.seed)
-            results = {"seed": trial.seed, "diverged": False, "accepted_changes": []}
-            results["scores"] = {"final": dict.fromkeys("GLP", {"per_client": [0.0]})}
+            results = environment() | {"seed": trial.seed, "diverged": False}
+            results |= {"accepted_changes": [], "scores": {"final": final}}
             yield i, Outcome(results, [], [], None)
 
+    final = dict.fromkeys("GLP", {"per_client": [0.0]})
     monkeypatch.setattr(cache, "run_trials", run_trials)
     return seeds
 
