@@ -14,14 +14,14 @@ Quick look: add --config.data.cap=200 --config.rounds=5 --config.local_steps=5.
 """
 
 from graphfl_jax.configs import base
-from graphfl_jax.configs.image_sets import PFEDHN
+from graphfl_jax.configs.image_sets import MOMENTUM
 
 # Of methods whose search, see docs/results/rates.md, has not ended. The others have 0.05.
 METHODS = {
     **dict.fromkeys(base.needing("layers"), {"client_lr": 0.1}),
     "fedavg": {"client_lr": 0.4},
     "distillation": {"client_lr": 0.4},
-    "pfedhn-het": PFEDHN,
+    "pfedhn-het": MOMENTUM,
     "flha-ghn-paper": {},
     "flha-ghn-no-gnn-paper": {},
 }

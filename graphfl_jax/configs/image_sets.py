@@ -1,7 +1,7 @@
 """What the configurations of Fashion-MNIST, CIFAR-10, CIFAR-100 and ChestX-ray14 share.
 
 The learning rates are those of the searches of Fashion-MNIST and CIFAR-10, see
-docs/results/rates.md. Methods whose search has not ended have `METHODS`.
+docs/results/rates.md. A method that was searched on Fashion-MNIST alone has its rates on all.
 """
 
 from ml_collections import ConfigDict
@@ -11,21 +11,9 @@ from graphfl_jax.configs import base
 ROUNDS = 50
 # Of the papers of pFedHN and FLHA-GHN, in place of `CLIPPED`.
 MOMENTUM = {"client_momentum": 0.9, "client_weight_decay": 5e-5, "client_clip": 50.0}
-PFEDHN = MOMENTUM | {"client_lr": 0.03, "server_lr": 0.1}
-FAST = ("fedavg", "sfl-star", "fedrod", "knnper", "fedah", "pfedgat", "pfedgat-v2")
-METHODS = {
-    **dict.fromkeys(FAST, {"client_lr": 0.8}),
-    "local": {"client_lr": 0.2},
-    "fedavg-finetune": {"client_lr": 0.8, "tuning_lr": 0.05},
-    "perfedavg": {"client_lr": 0.1, "perfedavg_alpha": 0.1},
-    "pfedme": {"client_lr": 0.1, "pfedme_lr": 0.03},
-    "scaffold": {"client_lr": 0.1},
-    "pfedhn": PFEDHN,
-    "pfedhn-het": PFEDHN,
-    **dict.fromkeys(base.needing("layers"), MOMENTUM),
-    "flha-ghn-paper": {},
-    "flha-ghn-no-gnn-paper": {},
-}
+WITH_MOMENTUM = dict.fromkeys(("pfedhn", "pfedhn-het", *base.needing("layers")), MOMENTUM)
+# These variants set what their paper prints.
+WITH_MOMENTUM |= {"flha-ghn-paper": {}, "flha-ghn-no-gnn-paper": {}}
 # The network and the epochs of the paper of pFedGAT.
 PAPER = dict.fromkeys(
     ("pfedgat-paper", "pfedgat-direct-paper"), {"model.name": "conv3", "local_epochs": 5}
@@ -51,7 +39,8 @@ def configure(method: str, data: str, *, rates: str, **settings) -> ConfigDict:
     Args:
       rates: the data set in whose search the rates were chosen.
     """
-    tuned = base.searched(rates, otherwise=METHODS)
+    of_fashion_mnist = base.searched("fashion_mnist", otherwise=WITH_MOMENTUM)
+    tuned = base.searched(rates, otherwise=of_fashion_mnist)
     dotted = {name.replace("__", "."): value for name, value in settings.items()}
     dotted |= PAPER.get(method, {})
     return base.configure(method, data, tuned=tuned, settings=SETTINGS | dotted)
