@@ -438,7 +438,7 @@ run IMAGES .model.weights=text.pkl
 run IMAGES .model.weights=no.safetensors
 run @custom -> custom: data.path is empty
 run @custom .data.path=nowhere.npz
-run @custom .data.path=text.pkl -> text.pkl: the file is not
+run @custom .data.path=text.pkl -> text.pkl: the file is neither
 run @custom .data.path=torn.npz -> torn.npz: the file is not
 run @custom .data.path=objects.npz -> objects.npz: the array client cannot
 run @custom .data.path=lacking.npz -> lacking.npz: there is no array

@@ -421,9 +421,9 @@ def test_a_method_whose_rates_nobody_has_chosen_says_so(tmp_path):
     )
     rate = "--config.hparams.client_lr="
     words = [word for word in small_words("mnist.py:fedrod") if not word.startswith(rate)]
-    ended = launched("run", *words, "--out=a", cwd=tmp_path)
+    ended = launched("run", *words, "--out=a", cwd=tmp_path, GRAPHFL_DATA="")
     assert ended.status == 0 and hint in ended.stdout, ended.stderr
-    ended = launched("run", *words, f"{rate}0.2", "--out=b", cwd=tmp_path)
+    ended = launched("run", *words, f"{rate}0.2", "--out=b", cwd=tmp_path, GRAPHFL_DATA="")
     assert ended.status == 0 and hint not in ended.stdout, ended.stderr
 
 
