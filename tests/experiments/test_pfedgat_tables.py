@@ -1,14 +1,13 @@
 """Tables and figures of pFedGAT: sizes, the choice of the point, averages, drawings."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 
 from experiments.common.score_plots import draw_panels, draw_shares
 from experiments.paper import cached_runs as cache
-from experiments.paper.cached_runs import Cache, cached_runs
+from experiments.paper.cached_runs import Cache, cached_runs, place_text
 from experiments.paper.columns import size_list
 from experiments.paper.configurations import paper_config
 from experiments.paper.figure_lines import (
@@ -325,18 +324,15 @@ def test_finished_seeds_of_an_interrupted_cell_are_kept(tmp_path, planned):
     assert [run["curve"] for run in runs] == [curve] * 3
 
 
-def test_a_table_states_where_cached_runs_were_made(tmp_path, planned, monkeypatch):
+def test_a_table_states_where_cached_runs_were_made(tmp_path, planned):
     planned.append([])  # nothing is interrupted
     config = tiny(fl60.get_config("fedavg"))
-    there = environment() | {"device": "1 x gpu: H100", "versions": {"jax": "0.11.2"}}
-    with monkeypatch.context() as on_gpu:
-        on_gpu.setattr(cache, "environment", lambda: there)
-        on_gpu.setattr(sys.modules[__name__], "environment", lambda: there)
-        cached_runs(config, [0, 1], Cache(tmp_path))
-    here = Cache(tmp_path)
-    cached_runs(config, [0, 1, 2], here)
-    assert here.counts() == (
-        "1 new runs, 2 from the cache, 2 of them made on 1 x gpu: H100 with JAX 0.11.2"
+    here, on_gpu = Cache(tmp_path), Cache(tmp_path)
+    cached_runs(config, [0, 1], here)
+    on_gpu.here = "1 x gpu: H100 with JAX 0.11.2"
+    cached_runs(config, [0, 1, 2], on_gpu)
+    assert on_gpu.counts() == (
+        f"1 new runs, 2 from the cache, 2 of them made on {place_text(environment())}"
     )
 
 
