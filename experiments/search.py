@@ -6,17 +6,17 @@
 experiments/searches.json has for each configuration the fields that its search sets, also those
 of single methods, the number of seeds, and the point at which it starts: values of floats of
 hparams. With `scan`, it starts at the best of several values of one of them. With `after`, a
-method starts at what the search named there has chosen for it. A method has those floats that
-it reads and that do not define it. Their values are of the numbers 1, 3, 10, 30, ... and so on,
-up and down. A search tries the start and all points that differ in one value, which is the next
-lower or higher one. It goes on from the best point that it has tried, until no neighbour is
-better by 1e-4 of it, so that the best value is never at the edge of a grid. Beside accuracies,
-a loss must be better by 0.001. The order is that of `graphfl sweep`: by the validation score at
-P, and among equal scores by the validation loss. If all runs diverge, all values become lower.
-With `stable`, a point beside one with a diverged run is passed over. With `final_seeds`, the
-three best points then get runs with more seeds, and the choice is the best of these. A line
-names each move. --methods=all is all methods that fit, and a warning names the others;
---methods=missing is those of them that have no kept results.
+search has the settings of the one named there, and a method starts at what that has chosen for
+it. A method has those floats that it reads and that do not define it. Their values are of the
+numbers 1, 3, 10, 30, ... and so on, up and down. A search tries the start and all points that
+differ in one value, which is the next lower or higher one. It goes on from the best point that
+it has tried, until no neighbour is better by 1e-4 of it, so that the best value is never at the
+edge of a grid. Beside accuracies, a loss must be better by 0.001. The order is that of `graphfl
+sweep`: by the validation score at P, and among equal scores by the validation loss. If all runs
+diverge, all values become lower. With `stable`, a point beside one with a diverged run is
+passed over. With `final_seeds`, the three best points then get runs with more seeds, and the
+choice is the best of these. A line names each move. --methods=all is all methods that fit, and
+a warning names the others; --methods=missing is those of them that have no kept results.
 
 OUT/METHOD/trials.jsonl gets a line for each run when it ends. The same command with the same
 --out continues, and does not repeat these runs; those of other code need --accept_changes. At

@@ -54,8 +54,18 @@ class Plan(NamedTuple):
     stable: bool = False  # whether points beside a diverged run are passed over
 
 
+def searches_of_file() -> dict:
+    """What `SEARCHES` holds; a search with `after` has the settings of the one named there."""
+    searches = json.loads(SEARCHES.read_text(encoding="utf-8"))
+    designs = searches["searches"]
+    for name, design in designs.items():
+        if "after" in design:
+            designs[name] = designs[design["after"]] | design
+    return searches
+
+
 def design_of_flags() -> dict:
-    """The search of --config, an entry of `SEARCHES`.
+    """The search of --config, one of `searches_of_file`.
 
     Raises:
       ValueError: there is none, or --config or --methods does not fit.
@@ -67,7 +77,7 @@ def design_of_flags() -> dict:
             f"config={FLAGS.config} names the method {method}, and --methods names those that "
             f"are searched; leave :{method} out"
         )
-    searches = json.loads(SEARCHES.read_text(encoding="utf-8"))
+    searches = searches_of_file()
     designs = searches["searches"]
     if Path(path).stem not in designs:
         raise ValueError(

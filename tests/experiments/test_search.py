@@ -10,7 +10,7 @@ from experiments.paper import rate_search as search
 from graphfl_jax import configs
 from tests.commands import ROOT, launched
 
-SEARCHES = json.loads(search.SEARCHES.read_text())
+SEARCHES = search.searches_of_file()
 
 
 @pytest.mark.parametrize("name", SEARCHES["searches"])
