@@ -49,7 +49,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from experiments.common import pages
-from experiments.common.flag_values import check_names, refuse_flag
+from experiments.common.flag_values import check_names, flag_text, refuse_flag
 from experiments.paper.cached_runs import Cache, cached_runs, load_federations
 from experiments.paper.columns import Row
 from experiments.paper.configurations import Cell, paper_config, remedy_of_source
@@ -68,6 +68,12 @@ flags.DEFINE_list(
 )
 flags.DEFINE_list(
     "clients", [], "Numbers of clients, such as 4,16; empty is those of the table and its size."
+)
+flags.DEFINE_multi_string(
+    "setting",
+    [],
+    "A setting of the table, such as pathological, and others if the flag is repeated; without "
+    "it, all. With it, rows that follow from several settings are left out.",
 )
 flags.DEFINE_enum(
     "profile",
@@ -119,7 +125,9 @@ def main() -> int:
         if method in (cell.methods or methods)
     ]
     baselines = checked_baselines(plans, seeds[0])
-    rows = table.complete(played_rows(table, plans, seeds, cache))
+    rows = played_rows(table, plans, seeds, cache)
+    if not FLAGS.setting:
+        rows = table.complete(rows)
 
     console = Console()
     for _, of_cell in itertools.groupby(
@@ -185,8 +193,8 @@ def table_of_flags() -> tuple[Table, list[Cell], list[str]]:
     """The table, its cells and its methods that the flags choose.
 
     Raises:
-      ValueError: the table has no sizes, or not this data set or number of clients, or a method
-        is unknown.
+      ValueError: the table has no settings or no numbers of clients, or none of these names, or
+        no cell that all flags choose, or a method is unknown.
     """
     table = TABLES[FLAGS.table]
     first, *_ = table.cells
@@ -198,17 +206,31 @@ def table_of_flags() -> tuple[Table, list[Cell], list[str]]:
             "clients",
             f", since {FLAGS.table} has the clients of its data sets; leave --clients out",
         )
+    settings = list(dict.fromkeys(cell.setting for cell in cells))
+    if settings == [""]:
+        refuse_flag("setting", f", since {FLAGS.table} has no settings; leave --setting out")
     datasets = list(dict.fromkeys(cell.dataset for cell in cells))
     datasets = list_of("datasets", datasets, table.datasets if size == first else ())
-    numbers = list_of("clients", numbers, table.clients if size == first else ())
+    settings = list_of("setting", settings, ())
+    default = table.clients if size == first and not FLAGS.setting else ()
+    numbers = list_of("clients", numbers, default)
     methods = FLAGS.methods or list(table.methods)
     check_names("methods", methods, configs.methods())
     chosen = [
         cell
         for name in datasets
         for cell in cells
-        if cell.dataset == name and number_of_clients(cell) in numbers
+        if cell.dataset == name
+        and cell.setting in settings
+        and number_of_clients(cell) in numbers
     ]
+    if not chosen:
+        words = [
+            flag_text(name) for name in ("datasets", "setting", "clients") if FLAGS[name].value
+        ]
+        raise ValueError(
+            f"{' and '.join(words)} have nothing of {FLAGS.table} in common; leave one out"
+        )
     return table, chosen, methods
 
 

@@ -8,8 +8,8 @@ from graphfl_jax.settings import Choice
 
 
 def flag_text(name: str) -> str:
-    """A flag with its value, as an error states it."""
-    return FLAGS[name].serialize().removeprefix("--")
+    """A flag with its value, as an error states it, in one line."""
+    return FLAGS[name].serialize().removeprefix("--").replace("\n", " ")
 
 
 def refuse_flag(name: str, why: str) -> None:

@@ -79,10 +79,10 @@ DIRICHLET = {
     for beta in (0.5, 0.3, 0.1)
 }
 DIRICHLET |= {
-    f"Dirichlet 0.1, N={clients}": DIRICHLET["Dirichlet 0.1"] | {"data.clients": clients}
+    f"Dirichlet 0.1 N={clients}": DIRICHLET["Dirichlet 0.1"] | {"data.clients": clients}
     for clients in (25, 50)
 }
-EQUAL = ", equal sizes"  # each client draws the shares of its classes
+EQUAL = " (equal sizes)"  # each client draws the shares of its classes
 SETTINGS |= DIRICHLET
 SETTINGS |= {f"{name}{EQUAL}": DIRICHLET[name] | {"data.balanced": True} for name in DIRICHLET}
 # data set -> method -> setting -> accuracy in %
@@ -91,7 +91,7 @@ PUBLISHED = {dataset: by_column(**table) for dataset, table in PAPERS["pfedgat"]
 TABLES = {
     "pfedgat_1": dict.fromkeys(PUBLISHED, ("IID", "pathological", "Dirichlet 0.5")),
     "pfedgat_2": {"cifar100": ("Dirichlet 0.1", "Dirichlet 0.3", "Dirichlet 0.5")},
-    "pfedgat_3": {"cifar10": ("Dirichlet 0.1", "Dirichlet 0.1, N=25", "Dirichlet 0.1, N=50")},
+    "pfedgat_3": {"cifar10": ("Dirichlet 0.1", "Dirichlet 0.1 N=25", "Dirichlet 0.1 N=50")},
     "pfedgat_4": {"cifar100": tuple(PUBLISHED["cifar100"]["pfedgat-direct-paper"])},
 }
 LARGE_ONLY = {("pfedgat_1", "cifar100")}  # left out of a small table

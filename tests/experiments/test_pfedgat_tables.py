@@ -100,8 +100,8 @@ def test_every_published_accuracy_is_in_a_table():
     [
         # 600 examples, a tenth for validation: 540 / 64 is 8.4
         ("fashion_mnist", "IID", "small", (10, 6000, 8)),
-        ("cifar10", "Dirichlet 0.1, N=25", "small", (25, 6000, 3)),  # 216 / 64
-        ("cifar10", "Dirichlet 0.1, N=50", "full", (50, 0, 70)),  # 5 x 900 / 64
+        ("cifar10", "Dirichlet 0.1 N=25", "small", (25, 6000, 3)),  # 216 / 64
+        ("cifar10", "Dirichlet 0.1 N=50", "full", (50, 0, 70)),  # 5 x 900 / 64
         ("fashion_mnist", "pathological", "full", (10, 0, 422)),  # 5 x 5400 / 64
     ],
 )
@@ -449,6 +449,18 @@ def test_scores_of_new_clients_are_means_over_finished_runs():
             "datasets='cifar100' is unknown; perhaps cifar10 is meant; choose",
         ),
         (["--table=pfedgat_2", "--data_root=nowhere"], "no file nowhere/cifar-100-binary/"),
+        (
+            ["--table=pfedgat_1", "--setting=iid"],
+            "setting='iid' is unknown; choose from IID, pathological, Dirichlet 0.5, Dir",
+        ),
+        (
+            ["--table=panacea_2", "--setting=IID"],
+            "setting=IID is not read, since panacea_2 has no settings; leave --setting out",
+        ),
+        (
+            ["--table=pfedgat_3", "--setting=Dirichlet 0.1", "--clients=25"],
+            "setting=Dirichlet 0.1 and clients=25 have nothing of pfedgat_3 in common; leave",
+        ),
     ],
 )
 def test_a_table_that_cannot_be_made_is_refused_in_one_line(tmp_path, words, message):
@@ -459,9 +471,9 @@ def test_a_table_that_cannot_be_made_is_refused_in_one_line(tmp_path, words, mes
 
 @pytest.mark.release
 def test_a_table_of_images_goes_on_where_it_stopped(tmp_path):
-    def made(methods):
+    def made(methods, *more):
         words = ["--table=pfedgat_1", "--datasets=fashion_mnist", "--source=simulated"]
-        words += ["--seeds=1", "--at_once=1", "--out=here", "--rounds=1"]
+        words += ["--seeds=1", "--at_once=1", "--out=here", "--rounds=1", *more]
         ended = shrunk(
             "tables",
             *words,
@@ -490,6 +502,10 @@ def test_a_table_of_images_goes_on_where_it_stopped(tmp_path):
         assert row["scores"][BETTER] == row["scores"][point]
     page = (tmp_path / "here/pfedgat_1.md").read_text()
     assert "fashion_mnist: simulated; not comparable" in page
+    two = "IID", f"Dirichlet 0.5{EQUAL}"
+    assert "0 new runs, 2 from" in made("fedavg", *(f"--setting={name}" for name in two))
+    some = json.loads((tmp_path / "here/pfedgat_1.json").read_text())
+    assert some == [row for row in rows[1::2] if row["setting"] in two]
 
 
 @pytest.mark.release
