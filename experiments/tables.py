@@ -124,6 +124,7 @@ def main() -> int:
         for cell, method in itertools.product(cells, methods)
         if method in (cell.methods or methods)
     ]
+    check_methods_have_rows(methods, plans)
     baselines = checked_baselines(plans, seeds[0])
     rows = played_rows(table, plans, seeds, cache)
     if not FLAGS.setting:
@@ -148,6 +149,20 @@ def main() -> int:
     pages.write_results(out, name, rows + baselines, "\n".join(parts), since=started, note=note)
     pages.print_line(console, f"{cache.counts()}; {out}/{name}.md and .json")
     return 0
+
+
+def check_methods_have_rows(methods: list[str], plans: list[Plan]) -> None:
+    """Checks that each of the methods has a row.
+
+    Raises:
+      ValueError: a method has none.
+    """
+    without = [name for name in methods if name not in {plan.method for plan in plans}]
+    if without and FLAGS.methods:
+        raise ValueError(
+            f"methods={','.join(without)} is in no chosen cell of {FLAGS.table}; leave it out, "
+            "or choose other data sets, settings or another --profile"
+        )
 
 
 def checked_baselines(plans: list[Plan], seed: int) -> list[Row]:

@@ -117,6 +117,9 @@ def test_a_small_table_leaves_out_the_largest_data_set():
     datasets = [of_table.dataset for of_table in cells_of("pfedgat_1", "small")]
     assert datasets == ["fashion_mnist"] * 4 + ["cifar10"] * 4
     assert len(cells_of("pfedgat_4", "small")) == 5 + 3
+    for of_table in cells_of("pfedgat_4", "small"):
+        assert "pfedgat-direct" in of_table.methods and not {*EXACT} & {*of_table.methods}
+    assert {of_table.methods for of_table in cells_of("pfedgat_4", "full")} == {()}
 
 
 def test_sizes_of_clients_differ_in_the_partition_of_the_paper_alone():
@@ -449,6 +452,10 @@ def test_scores_of_new_clients_are_means_over_finished_runs():
             "datasets='cifar100' is unknown; perhaps cifar10 is meant; choose",
         ),
         (["--table=pfedgat_2", "--data_root=nowhere"], "no file nowhere/cifar-100-binary/"),
+        (
+            ["--table=pfedgat_1", "--methods=local,pfedgat-paper"],
+            "methods=pfedgat-paper is in no chosen cell of pfedgat_1; leave it out, or choose",
+        ),
         (
             ["--table=pfedgat_1", "--setting=iid"],
             "setting='iid' is unknown; choose from IID, pathological, Dirichlet 0.5, Dir",
