@@ -124,7 +124,7 @@ def main() -> int:
         for cell, method in itertools.product(cells, methods)
         if method in (cell.methods or methods)
     ]
-    check_methods_have_rows(methods, plans)
+    check_methods_have_rows(plans)
     baselines = checked_baselines(plans, seeds[0])
     rows = played_rows(table, plans, seeds, cache)
     if not FLAGS.setting:
@@ -151,14 +151,15 @@ def main() -> int:
     return 0
 
 
-def check_methods_have_rows(methods: list[str], plans: list[Plan]) -> None:
-    """Checks that each of the methods has a row.
+def check_methods_have_rows(plans: list[Plan]) -> None:
+    """Checks that each method of --methods has a row.
 
     Raises:
       ValueError: a method has none.
     """
-    without = [name for name in methods if name not in {plan.method for plan in plans}]
-    if without and FLAGS.methods:
+    planned = {plan.method for plan in plans}
+    without = [name for name in FLAGS.methods if name not in planned]
+    if without:
         raise ValueError(
             f"methods={','.join(without)} is in no chosen cell of {FLAGS.table}; leave it out, "
             "or choose other data sets, settings or another --profile"
