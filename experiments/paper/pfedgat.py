@@ -144,6 +144,7 @@ def cell(dataset: str, setting: str, profile: str = "small") -> Cell:
             "rounds": size.rounds,
             "eval_every": size.rounds,
         },
+        of_methods=dict.fromkeys(EXACT, {"local_epochs": size.epochs}),
     )
 
 
