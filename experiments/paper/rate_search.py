@@ -370,10 +370,12 @@ def keep(results: dict, design: dict) -> dict:
     }
     write_json(KEPT_RESULTS / f"{name}.json", kept)
     rates = rates_of(kept, design)
-    for path, content in ((TUNED, rates), (SEARCHED, sorted(rates))):
-        write_text(
-            path, as_lines(json.loads(path.read_text(encoding="utf-8")) | {name: content})
-        )
+    tuned, of_searches = (
+        json.loads(path.read_text(encoding="utf-8")) for path in (TUNED, SEARCHED)
+    )
+    # Methods that no search had yet keep the rates of older grids.
+    write_text(TUNED, as_lines(tuned | {name: tuned.get(name, {}) | rates}))
+    write_text(SEARCHED, as_lines(of_searches | {name: sorted(rates)}))
     return kept
 
 
