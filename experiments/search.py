@@ -22,8 +22,9 @@ OUT/METHOD/trials.jsonl gets a line for each run when it ends. The same command 
 --out continues, and does not repeat these runs; those of other code need --accept_changes. At
 the end search.json has for each method the path, the scores and losses of all points, and the
 choice, and search.md the choices. With --keep, each method's result is kept in
-experiments/searched when its search has ended, and its rates become those of the configuration;
-search.json and search.md then have all methods that are kept.
+experiments/searched when its search has ended, and its rates become those of the configuration.
+Methods without a kept result keep their rates. search.json and search.md then have all methods
+that are kept.
 """
 
 import time

@@ -226,7 +226,8 @@ def test_a_method_with_the_rates_of_another_keeps_what_it_states():
 def test_kept_results_replace_those_of_the_same_methods(tmp_path, monkeypatch):
     for name in ("TUNED", "SEARCHED"):
         path = tmp_path / name
-        path.write_text(json.dumps({"a": {"local": {"client_lr": 1.0}}, "b": {"ditto": {}}}))
+        of_a = {"local": {"client_lr": 1.0}, "apfl": {"client_lr": 5.0}}
+        path.write_text(json.dumps({"a": of_a, "b": {"ditto": {}}}))
         monkeypatch.setattr(search, name, path)
     monkeypatch.setattr(search, "KEPT_RESULTS", tmp_path)
 
@@ -247,7 +248,7 @@ def test_kept_results_replace_those_of_the_same_methods(tmp_path, monkeypatch):
     assert kept["left_out"] == {"sfl": "why"}
     tuned = json.loads((tmp_path / "TUNED").read_text())
     assert {method: rate["client_lr"] for method, rate in tuned["a"].items()} == (
-        chosen | {"cfl": 0.2}
+        chosen | {"cfl": 0.2, "apfl": 5.0}
     )
     assert tuned["b"] == {"ditto": {}}
     assert json.loads((tmp_path / "SEARCHED").read_text())["a"] == [
