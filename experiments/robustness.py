@@ -68,8 +68,9 @@ from graphfl_jax.runs.results import malicious_clients
 from graphfl_jax.wire.attacks import ATTACKS
 from graphfl_jax.wire.defences import DEFENCES, DoesNotFit
 
-# Simple-Tuning with ten epochs, as its authors train.
-SIMPLE_TUNING = {"tuning.part": "new_head", "tuning.epochs": 10}
+# Simple-Tuning with ten epochs, as its authors train. The steps are the default, which is not
+# read: a configuration with other ones, such as compcars, would warn of them.
+SIMPLE_TUNING = {"tuning.part": "new_head", "tuning.epochs": 10, "tuning.steps": 50}
 
 flags.DEFINE_list("attacks", ["poisoning"], f"Attacks, of {', '.join(ATTACKS)}.")
 flags.DEFINE_list("ratios", "0,0.1,0.2,0.3,0.4,0.5", "Shares of malicious clients; adds 0.")
