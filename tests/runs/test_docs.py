@@ -264,6 +264,14 @@ def anchors(path):
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
+def test_rows_of_tables_have_a_line_each():
+    for path in PAGES:
+        text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+        for line in text.splitlines():
+            row = line.strip()
+            assert "|---" not in row or set(row) <= set("|-: "), f"{path}: {line}"
+
+
 def test_sources_named_on_the_pages_exist():
     for path in PAGES:
         for name in spans(path.read_text()):
