@@ -542,6 +542,7 @@ def test_the_file_of_the_page_is_swept_on_ray(folder, monkeypatch):
 # ----------------------------------------------------------------------------- check_algorithm
 
 
+@pytest.mark.slow
 def test_the_checks_are_imported_when_they_are_used(tmp_path):
     script = (
         "import sys, graphfl_jax as g; before = 'graphfl_jax.testing' in sys.modules; "

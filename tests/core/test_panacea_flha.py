@@ -260,6 +260,7 @@ def test_without_embeddings_it_is_flha_ghn():
     assert_equal([server.decoder for server in ours], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_with_single_steps_it_is_panacea_with_this_decoder():
     """One architecture, K_c = K_s = 1 and the server's rate 1, with dropout in both."""
     models = (SHALLOW,)

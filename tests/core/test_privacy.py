@@ -234,6 +234,7 @@ def test_without_noise_and_clipping_a_run_is_the_mean_of_equal_clients():
     np.testing.assert_allclose(results[0]["mean"], results[1]["mean"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(tmp_path):
     fields = {"privacy__name": "central", "privacy__clipping": "quantile", "cohort": "poisson"}
     fields |= {"hparams__privacy_noise": 0.2, "eval_every": 2, "compression__name": "quantise"}

@@ -97,8 +97,9 @@ def test_a_client_predicts_with_what_is_right_more_often_and_of_equals_with_the_
     model, key = client.model, jax.random.key(5)
     guess = jax.tree.map(jnp.zeros_like, model.init(key))
     alone = model.init(key)
+    local = jax.jit(client.local)
     for _ in range(20):
-        alone = client.local(alone, client.enroll(alone, key), data, key)[1]
+        alone = local(alone, client.enroll(alone, key), data, key)[1]
     alone = alone | {"head": jax.tree.map(lambda leaf: 1000.0 * leaf, alone["head"])}
     right = model.apply(alone, data.val.x).argmax(axis=-1).astype(data.val.y.dtype)
     y = jnp.where(jnp.arange(data.val.size) == 0, 1 - right, right)  # one is wrong
@@ -144,6 +145,7 @@ def test_a_client_that_never_trusts_predicts_as_one_that_trains_alone():
     assert isinstance(predictor, Predictor) and not predictor.extra.trusted
 
 
+@pytest.mark.slow
 def test_clients_go_on_alone_when_attackers_destroy_the_server():
     """Their uploads are too large for a mean, or make all models overflow."""
     fields = {

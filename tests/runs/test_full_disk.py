@@ -108,6 +108,7 @@ def test_a_checkpoint_that_does_not_fit_is_one_line_and_leaves_those_before(disk
     assert max(played for played, *_ in outcomes.values()) > 1  # not only the first was refused
 
 
+@pytest.mark.slow
 def test_a_file_system_without_inodes_is_refused_before_the_run(disks):
     folder, outcomes = disks
     played, _, left, error, _ = outcomes["size=8m,nr_inodes=1"]
