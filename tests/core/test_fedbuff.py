@@ -8,7 +8,7 @@ import pytest
 from graphfl_jax.build import build_experiment
 from graphfl_jax.core import Cohort
 from graphfl_jax.draws import draw_clients
-from graphfl_jax.testing.subject import federation, small_config
+from graphfl_jax.testing.subject import federation, small_config, stack
 from graphfl_jax.wire.clock import devices
 
 RATE, CONCURRENCY, BUFFER, CLIENTS = 0.7, 3, 2, 7
@@ -75,6 +75,8 @@ def upload(i, model):
 
 def test_the_server_learns_as_in_a_simulation_of_events():
     server, state = server_and_state()
+    begin_round, aggregate = jax.jit(server.begin_round), jax.jit(server.aggregate)
+    download, of_clients = jax.jit(server.download), jax.jit(jax.vmap(upload))
     _, key_clients, key_plan = jax.random.split(jax.random.key(0), 3)
     ids = draw_clients(key_clients, CLIENTS, CONCURRENCY).tolist()
     events, staleness = Events(state, ids), []
@@ -86,19 +88,17 @@ def test_the_server_learns_as_in_a_simulation_of_events():
         seconds = float(server.seconds(state))
         np.testing.assert_allclose(seconds, events.now - before, rtol=1e-4)
         staleness += [events.steps - since for _, _, since, _ in uploads]
-        begun = server.begin_round(state, key)
+        begun = begin_round(state, key)
         ids = server.sample(state, jnp.ones(CLIENTS), BUFFER, key)
-        received = [server.download(begun, 0, i) for i in ids]
+        received = [download(begun, 0, i) for i in ids]
         for ours, (_, _, _, theirs) in zip(received, uploads, strict=True):
             jax.tree.map(_assert_near, ours, theirs)
-        sent = jax.tree.map(
-            lambda *rows: jnp.stack(rows), *map(upload, ids.astype(jnp.float32), received)
-        )
+        sent = of_clients(ids.astype(jnp.float32), stack(received))
         key = jax.random.key(100 + number)
-        state = server.aggregate(begun, (Cohort(ids, jnp.ones(BUFFER)),), (sent,), key)
+        state = aggregate(begun, (Cohort(ids, jnp.ones(BUFFER)),), (sent,), key)
         events.learn(uploads)
         jax.tree.map(_assert_near, state.model, events.model)
-        jax.tree.map(_assert_near, server.download(state, 0, ids[0]), events.model)
+        jax.tree.map(_assert_near, download(state, 0, ids[0]), events.model)
     assert {0, 1, 2} <= set(staleness)
 
 
