@@ -16,10 +16,9 @@ Quick look: add --config.data.cap=200 --config.rounds=5 --config.local_steps=5.
 from graphfl_jax.configs import base
 from graphfl_jax.configs.image_sets import MOMENTUM
 
-# Of methods whose search, see docs/results/rates.md, has not ended. The others have 0.05.
+# Of methods whose search, see docs/results/rates.md, has not ended, and what is not searched. The
+# others have 0.05.
 METHODS = {
-    **dict.fromkeys(base.needing("layers"), {"client_lr": 0.1}),
-    "fedavg": {"client_lr": 0.4},
     "distillation": {"client_lr": 0.4},
     "pfedhn-het": MOMENTUM,
     "flha-ghn-paper": {},
