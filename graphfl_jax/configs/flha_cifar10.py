@@ -16,8 +16,7 @@ Quick look: add --config.data.cap=200 --config.rounds=5 --config.local_steps=5.
 from graphfl_jax.configs import base
 from graphfl_jax.configs.image_sets import MOMENTUM
 
-# Of methods whose search, see docs/results/rates.md, has not ended, and what is not searched. The
-# others have 0.05.
+# What docs/results/rates.md has no search of. Methods that are in neither have 0.05.
 METHODS = {
     "distillation": {"client_lr": 0.4},
     "pfedhn-het": MOMENTUM,

@@ -56,6 +56,10 @@ def blocks(text):
     return re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
+def without_blocks(text):
+    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
 def spans(text):
     """The contents of code in a line, outside of fenced blocks."""
     return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
@@ -248,7 +252,7 @@ def test_the_python_page_lists_names_with_their_sources_and_first_lines():
 
 def test_relative_links_lead_to_files():
     for path in [*PAGES, ROOT / "CHANGELOG.md", *NOTEBOOKS]:
-        text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+        text = without_blocks(path.read_text())
         for target in re.findall(r"\]\(([^)\s]+)\)", text):
             if target.startswith(("http://", "https://")):
                 continue
@@ -266,7 +270,7 @@ def anchors(path):
 
 def test_rows_of_tables_have_a_line_each():
     for path in PAGES:
-        text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+        text = without_blocks(path.read_text())
         for line in text.splitlines():
             row = line.strip()
             assert "|---" not in row or set(row) <= set("|-: "), f"{path}: {line}"
