@@ -62,7 +62,7 @@ def without_blocks(text):
 
 def spans(text):
     """The contents of code in a line, outside of fenced blocks."""
-    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
+    return re.findall(r"`([^`\n]+)`", without_blocks(text))
 
 
 def commands(path):
