@@ -554,6 +554,7 @@ def share_of_dead_units(ratio):
     return np.mean(dead)
 
 
+@pytest.mark.slow
 def test_hidden_units_die():
     """Of 16 units, with three of seven clients malicious."""
     assert share_of_dead_units(0.0) < 0.3

@@ -205,7 +205,7 @@ def test_a_share_of_the_steps_is_a_shorter_training(batch_size):
 
     def trained(steps, work):
         trainer = sgd_trainer(optax.sgd(0.1, momentum=0.5), steps=steps, batch_size=batch_size)
-        return trainer(squared, w, example_of().with_work(work), key)
+        return jax.jit(trainer, static_argnums=0)(squared, w, example_of().with_work(work), key)
 
     assert_equal(trained(6, jnp.float32(0.5)), trained(3, None), rtol=1e-6)
     assert_equal(trained(6, jnp.float32(1.0)), trained(6, None), rtol=1e-6)

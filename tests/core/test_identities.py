@@ -486,6 +486,7 @@ def test_pfedme_keeps_its_model_if_personal_models_do_not_move():
     assert_close(one_round(w, one_client()), (w, w, w), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_ditto_global_model_is_that_of_fedavg():
     ours, theirs = play("ditto", same_batches()), fedavg_on_same_batches()
     assert_close(ours.server, theirs.server, rtol=1e-6, atol=1e-7)
@@ -670,6 +671,7 @@ def test_sfl_without_smoothing_sends_each_client_its_last_upload(share, edges):
     assert_close(jax.tree.map(lambda leaf: leaf[3], shared), mean, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_sfl_on_a_complete_graph_with_lambda_0_is_fedavg():
     """Every row of A^ is 1 / N, so that u_i = w; lambda = 0 trains v_i freely."""
     data = with_relations(same_batches(), ALL_PAIRS)

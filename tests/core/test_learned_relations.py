@@ -93,6 +93,7 @@ def test_relations_are_learned_every_second_round_from_the_last_uploads():
     np.testing.assert_array_equal(servers[3].server.mixing, servers[2].server.mixing)
 
 
+@pytest.mark.slow
 def test_updates_are_compared_where_they_shall_be():
     subject = subject_of(data__learned_from="update")
     before, after = (subject.play(rounds)[0].server for rounds in (3, 4))
@@ -119,6 +120,7 @@ def with_edges(pairs):
     return subject_of().data._replace(graph=relations.from_edges(7, pairs))
 
 
+@pytest.mark.slow
 def test_until_relations_are_learned_a_run_is_one_without_any_bit_for_bit():
     learned, _, scores = subject_of().play(1)
     alone, _, expected = Subject("sfl").play(1, data=with_edges([]))
@@ -196,6 +198,7 @@ def test_relations_are_learned_from_what_the_server_gets():
     assert np.any(servers[0].rows != servers[1].rows)
 
 
+@pytest.mark.slow
 def test_only_clients_that_answer_are_joined():
     fields = {"data.neighbours": 6, "data.learned_every": 1, "availability.name": "dropout"}
     subject = Subject("sfl", LEARNED | fields)

@@ -392,6 +392,7 @@ def test_pfedgraph_mixes_by_a_quadratic_program_and_pulls_to_the_mixture():
     np.testing.assert_allclose(scores["P"], curve_squares(theta), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_pfedgraph_is_fedavg_with_a_large_alpha_and_local_training_with_a_small_one():
     def played(alpha):
         method = pfedgraph(
@@ -532,6 +533,7 @@ def test_fedpac_aligns_features_and_combines_heads():
     np.testing.assert_allclose(last.server.heads, heads, rtol=2e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_fedpac_of_a_client_without_alignment_is_fedrep():
     """A cohort of one client has no heads to combine."""
     rep = fedrep(
@@ -720,6 +722,7 @@ def test_fedas_aligns_bodies_to_means_of_classes_and_weights_by_fisher_traces():
     np.testing.assert_allclose(scores["G"], accuracies([b] * 3, heads))
 
 
+@pytest.mark.slow
 def test_fedas_of_a_client_without_alignment_is_fedper():
     """The weight of one client is 1, whatever its trace is."""
     ours = play(fedas_of(0), 4, labelled(), cohort_size=1)[1]
@@ -854,6 +857,7 @@ def test_fed_pub_starts_with_equal_shares_however_it_is_compiled():
             np.testing.assert_allclose(mixing, np.full((2, 60, 60), 1 / 60), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_fed_pub_is_fedavg_with_a_tau_of_0_and_local_training_with_a_large_one():
     """Masks are fixed, and all clients have as many examples."""
     federated = data()

@@ -101,6 +101,7 @@ def test_settings_have_means_over_seeds_and_clients_are_paired(tmp_path):
     assert at["p"] == at["p_holm"] == pytest.approx(wilcoxon(change.astype(float)).pvalue)
 
 
+@pytest.mark.slow
 def test_private_groups_have_their_epsilon(tmp_path):
     paths = []
     for method, seed, epsilon in (("fedavg", 0, 1.0), ("fedavg", 1, 2.0), ("ditto", 0, None)):

@@ -87,6 +87,7 @@ def test_curves_are_drawn_over_what_rounds_take(runs):
         some.plot(over="bytes")
 
 
+@pytest.mark.slow
 def test_a_comparison_draws_the_curves_of_its_settings(runs, tmp_path):
     words = ["compare", *map(str, runs), "--plot=curves.svg", "--over=steps"]
     ended = scripted(GRAPHFL, *words, cwd=tmp_path)

@@ -491,6 +491,7 @@ def test_scores_of_new_clients_that_diverge_are_not_written(tmp_path):
     assert len(read(tmp_path)[0]["validation"]["new_clients"]) == 1
 
 
+@pytest.mark.slow
 def test_logs_of_different_data_of_one_name_are_not_ranked_together(tmp_path):
     """As those of two files of a user. The logs have no run in common."""
     play(tmp_path / "a", planned({"hparams.client_lr": 0.1}))
