@@ -44,8 +44,8 @@ the models of new architectures locally, and does not say how; here new clients 
 layers with the clients' optimiser at ``hparams.flha_new_client_lr``, without a schedule.
 
 ``flha-ghn-paper`` has what the paper states and nothing else: plain SGD at 0.009 with a cosine
-schedule, without momentum, weight decay and clipping, and heads that are refined for an epoch.
-The configuration ``flha_cifar10`` gives it the paper's width, whole images and epochs.
+schedule, without momentum, weight decay and clipping, and heads that are refined for an epoch
+at the same rate. The configuration ``flha_cifar10`` gives it the paper's width, whole images and epochs.
 ``flha-ghn-no-gnn-paper`` is its ablation.
 """
 
@@ -239,6 +239,6 @@ def flha_ghn(
 
 flha_ghn_no_gnn = variant(flha_ghn, {"algorithm.ghn_depth": 0})
 flha_ghn_table = variant(flha_ghn, {"algorithm.flha_generator": "table"})
-PAPER = {**VALUES, "client_optimizer": "sgd"}
+PAPER = {**VALUES, "client_optimizer": "sgd", "hparams.flha_head_lr": 0.009}
 flha_ghn_paper = variant(flha_ghn, PAPER)
 flha_ghn_no_gnn_paper = variant(flha_ghn, {**PAPER, "algorithm.ghn_depth": 0})
