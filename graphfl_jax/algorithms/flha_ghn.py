@@ -45,8 +45,8 @@ layers with the clients' optimiser at ``hparams.flha_new_client_lr``, without a 
 
 ``flha-ghn-paper`` has what the paper states and nothing else: plain SGD at 0.009 with a cosine
 schedule, without momentum, weight decay and clipping, and heads that are refined for an epoch
-at the same rate. The configuration ``flha_cifar10`` gives it the paper's width, whole images and epochs.
-``flha-ghn-no-gnn-paper`` is its ablation.
+at the same rate. The configuration ``flha_cifar10`` gives it the paper's width, whole images
+and epochs. ``flha-ghn-no-gnn-paper`` is its ablation.
 """
 
 import functools
