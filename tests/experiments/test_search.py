@@ -272,6 +272,7 @@ def test_a_search_after_another_starts_at_its_choices(monkeypatch):
 def test_rates_are_fixed_only_where_a_paper_prints_them():
     design = {"printed": SEARCHES["printed"]}
     assert search.is_fixed("client_lr", "flha-ghn-paper", design)
+    assert search.is_fixed("flha_head_lr", "flha-ghn-no-gnn-paper", design)
     assert not search.is_fixed("client_lr", "flha-ghn", design)
     assert not search.is_fixed("server_lr", "pfedgat-dot", design)
     assert search.is_fixed("lambda_d", "panacea-gn", design)
