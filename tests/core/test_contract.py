@@ -76,8 +76,7 @@ FEW = ["fedavg", "ditto", "panacea", "sfl"]
 REMEMBERING = ["pfedhn", "fedadam", "scaffold", "guarded"]
 # In addition, one row of each kind of local training.
 KINDS = [*FEW, "in epochs", "perfedavg", "pfedme", "scaffold", "fedrep", "head fine-tuned"]
-# The rows that a quick test checks: one of each kind of server and memory, and two of local
-# training.
+# The rows that a quick test checks. Most kinds of local training are slow rows.
 QUICK = [*FEW, "scaffold", "head fine-tuned", "pfedgat", "flha-ghn"]
 # Rows that differ from another row in one part, which has tests of its own.
 FORMS = ["fedyogi", "heurfedamp", "fine-tuned", "generated head", "generated at low rank"]
