@@ -21,10 +21,10 @@ better on validation. --profile is their size.
 
 flha_1 to flha_b are those of FLHA-GHN: clients with networks of different architectures, with
 test scores of each architecture and the floats that a client receives and sends in a round.
-flha_layers compares the layers of the hypernetwork's graph network.
---profile is their size. The small one has CIFAR-10 with 4 clients and, in tables that have
-them, with 16; flha_3 has chest radiographs with 4 clients. --datasets and --clients name
-others.
+flha_layers compares the layers of the hypernetwork's graph network. flha_large has all
+examples, images at their size and networks twice as wide as in the small size. --profile is
+their size. The small one has CIFAR-10 with 4 clients and, in tables that have them, with 16;
+flha_3 has chest radiographs with 4 clients. --datasets and --clients name others.
 
 compression and privacy have uploads in fewer bits, and with noise, see graphfl_jax/wire.
 relations has methods with none, random, given, nearest and learned relations.

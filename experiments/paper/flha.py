@@ -100,6 +100,8 @@ def _without(name):
 
 NONE_REPLACED = "none replaced"
 BOTH = ("cifar10", "cifar100")
+# All examples at their size, and networks with twice the channels of the small size.
+LARGER = {"data.cap": 0, "data.image_size": 0, "model.width": 16}
 TABLES = {
     "flha_1": Design(METHODS, RESIDUAL, _numbers_of_clients(BOTH, (4, 8, 16), RESIDUAL)),
     "flha_2": Design((*LAYERED, *PAPER), PLAIN, _numbers_of_clients(BOTH, (4, 8), PLAIN)),
@@ -129,6 +131,9 @@ TABLES = {
             Place("cifar10", layer, 4, RESIDUAL, {"algorithm.ghn_layer": layer})
             for layer in ("sum", "mean", "gated")
         ),
+    ),
+    "flha_large": Design(
+        ("local", *LAYERED[:2]), RESIDUAL, _numbers_of_clients(BOTH, (4,), RESIDUAL, LARGER)
     ),
     "flha_b": Design((*LAYERED, PAPER[0]), HYBRID, _numbers_of_clients(BOTH, (4, 8), HYBRID)),
 }
