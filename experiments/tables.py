@@ -215,6 +215,8 @@ def table_of_flags() -> tuple[Table, list[Cell], list[str]]:
     table = TABLES[FLAGS.table]
     first, *_ = table.cells
     size = FLAGS.profile or first
+    if size not in table.cells:
+        refuse_flag("profile", f", since {FLAGS.table} has one size; leave --profile out")
     cells = table.cells[size]
     numbers = list(dict.fromkeys(map(number_of_clients, cells)))
     if numbers == [""]:

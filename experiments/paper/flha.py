@@ -78,6 +78,7 @@ class Design(NamedTuple):
     tests: Mapping[str, str] = {"": "test"}
     datasets: tuple[str, ...] = ("cifar10",)  # of the small size, by default
     clients: tuple[str, ...] = ("4", "16")  # likewise
+    sizes: tuple[str, ...] = tuple(SIZES)
 
 
 def _numbers_of_clients(datasets, numbers, architectures, changes=NOTHING):
@@ -100,8 +101,8 @@ def _without(name):
 
 NONE_REPLACED = "none replaced"
 BOTH = ("cifar10", "cifar100")
-# All examples at their size, and networks with twice the channels of the small size.
-LARGER = {"data.cap": 0, "data.image_size": 0, "model.width": 16}
+# Beside the small size: all examples, images at their size and twice the channels.
+LARGER = {"data.cap": 0, "data.image_size": 0, "model.width": 2 * SIZES["small"].width}
 TABLES = {
     "flha_1": Design(METHODS, RESIDUAL, _numbers_of_clients(BOTH, (4, 8, 16), RESIDUAL)),
     "flha_2": Design((*LAYERED, *PAPER), PLAIN, _numbers_of_clients(BOTH, (4, 8), PLAIN)),
@@ -133,7 +134,10 @@ TABLES = {
         ),
     ),
     "flha_large": Design(
-        ("local", *LAYERED[:2]), RESIDUAL, _numbers_of_clients(BOTH, (4,), RESIDUAL, LARGER)
+        ("local", "flha-ghn", "flha-ghn-no-gnn"),
+        RESIDUAL,
+        _numbers_of_clients(BOTH, (4,), RESIDUAL, LARGER),
+        sizes=("small",),
     ),
     "flha_b": Design((*LAYERED, PAPER[0]), HYBRID, _numbers_of_clients(BOTH, (4, 8), HYBRID)),
 }

@@ -72,7 +72,7 @@ def _flha(name):
     design = flha.TABLES[name]
     return Table(
         methods=design.methods,
-        cells={size: flha.cells_of(name, size) for size in flha.SIZES},
+        cells={size: flha.cells_of(name, size) for size in design.sizes},
         datasets=design.datasets,
         clients=design.clients,
         row=functools.partial(flha_text.table_row, name),
