@@ -4,7 +4,6 @@ A command can also replace one block of a Markdown page by them: the text betwee
 lines ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.
 """
 
-import platform
 import shlex
 import sys
 import time
@@ -126,8 +125,6 @@ def provenance(
     """
     where = where or environment()
     device, versions = where["device"], where["versions"]
-    if "cpu" in device:
-        device += f" ({_processor()})"
     duration = "" if seconds is None else f", in {seconds:.0f} s"
     return (
         f"Made by `{command(argv)}` at {_commit(where['git_commit'])} on {device}, "
@@ -165,13 +162,3 @@ def _commit(commit):
         return f"version {__version__}"
     changes = " with uncommitted changes" if commit.endswith("+changes") else ""
     return f"commit {commit[:7]}{changes}"
-
-
-def _processor():
-    """The name of the CPU."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # not Linux
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()

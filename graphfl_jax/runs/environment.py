@@ -21,12 +21,25 @@ def versions() -> dict[str, str]:
 def environment() -> dict:
     """Where a run was made: device, versions, and the commit of this checkout if it is one."""
     devices, processes = jax.devices(), jax.process_count()
+    kind = devices[0].device_kind
+    if devices[0].platform == "cpu":
+        kind += f" ({processor()})"  # other processors round in another way
     where = f" of {processes} processes" if processes > 1 else ""
     return {
-        "device": f"{len(devices)} x {devices[0].platform}: {devices[0].device_kind}{where}",
+        "device": f"{len(devices)} x {devices[0].platform}: {kind}{where}",
         "versions": versions(),
         "git_commit": _git_commit(),
     }
+
+
+def processor() -> str:
+    """The name of the CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except FileNotFoundError:  # not Linux
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
 
 
 def _git_commit() -> str | None:

@@ -30,6 +30,7 @@ from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import Program
 from graphfl_jax.rounds import Group
 from graphfl_jax.runs import single
+from graphfl_jax.runs.environment import processor
 from graphfl_jax.trainers import sgd_trainer
 from tests.commands import ROOT, launched
 from tests.federations import small_config, two_clusters
@@ -252,7 +253,7 @@ def test_only_the_first_process_writes_and_prints(started):
     assert saved == {"00000002", "00000002.json"}
     assert not (out.parent / "second").exists()
     results = json.loads((out / "results.json").read_text())
-    assert results["device"] == "2 x cpu: cpu of 2 processes"
+    assert results["device"] == f"2 x cpu: cpu ({processor()}) of 2 processes"
 
 
 @pytest.mark.release

@@ -34,6 +34,7 @@ from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.runs import batch, executables
 from graphfl_jax.runs.batch import Trial, next_size, run_trials, with_seed
+from graphfl_jax.runs.environment import processor
 from graphfl_jax.runs.identity import digest_of_json
 from graphfl_jax.runs.results import as_json, new_client_scores
 from graphfl_jax.runs.store import LineStore
@@ -769,7 +770,7 @@ def test_a_sweep_takes_the_validation_examples_of_a_users_file_and_the_given_cor
     assert status == 0, errors
     assert "3 of 3 candidates ranked" in " ".join(printed.split())
     lines = read(tmp_path / "runs/sweep-custom")
-    assert [line["device"] for line in lines] == ["3 x cpu: cpu"] * 3
+    assert [line["device"] for line in lines] == [f"3 x cpu: cpu ({processor()})"] * 3
 
 
 # ----------------------------------------------------------------------------------------- Ray
