@@ -85,9 +85,9 @@ def columns_of(table: str, config) -> dict[str, list[int]]:
 def _row(cell, config, runs):
     """What the rows of all these tables have."""
     size = (
-        f"{config.rounds} rounds of all {config.cohort_size} clients, {config.local_steps} "
-        f"steps of {config.batch_size} images with {config.model.width} channels in the first "
-        f"layer"
+        f"{count_text(config.rounds, 'round')} of all {config.cohort_size} clients, "
+        f"{config.local_steps} steps of {config.batch_size} images with {config.model.width} "
+        f"channels in the first layer"
     )
     return columns.common_row(config, runs) | {
         "setting": cell.setting,
