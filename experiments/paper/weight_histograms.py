@@ -69,7 +69,7 @@ def draw_weights(lines: list[dict]) -> Figure:
             style = {"alpha": 0.35} if fill else {"lw": 1.5, "color": "C1"}
             axes.stairs(shares, line["edges"], fill=fill, label=name, **style)
         axes.set_title(line["name"], fontsize="medium")
-        axes.locator_params(axis="x", nbins=3)
+        axes.locator_params(axis="x", nbins=4, steps=(1, 2, 5, 10))
         axes.grid(alpha=0.3)
     figure.supxlabel("weight", fontsize="medium")
     panels[0, 0].set_ylabel("% of weights, log scale")
