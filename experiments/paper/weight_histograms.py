@@ -69,7 +69,7 @@ def draw_weights(lines: list[dict]) -> Figure:
             style = {"alpha": 0.35} if fill else {"lw": 1.5, "color": "C1"}
             axes.stairs(shares, line["edges"], fill=fill, label=name, **style)
         axes.set_title(line["name"], fontsize="medium")
-        tick = float(f"{line['edges'][-1] / 2:.1g}")
+        tick = float(f"{0.7 * line['edges'][-1]:.1g}")
         axes.set_xticks([-tick, 0, tick])
         axes.grid(alpha=0.3)
     figure.supxlabel("weight", fontsize="medium")
