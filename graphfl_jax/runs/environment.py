@@ -36,7 +36,7 @@ def processor() -> str:
     """The name of the CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except FileNotFoundError:  # not Linux
+    except OSError:  # not Linux, or not readable
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or platform.machine()

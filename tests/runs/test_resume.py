@@ -375,6 +375,12 @@ def test_another_device_or_version_leads_to_a_warning(cut, monkeypatch, what, va
         play(cut, cut_at=10)
 
 
+def test_another_processor_leads_to_a_warning(cut, monkeypatch):
+    monkeypatch.setattr("graphfl_jax.runs.environment.processor", lambda: "abacus")
+    with pytest.warns(RuntimeWarning, match=r"^device changed from .* to .*\(abacus\): "):
+        play(cut, cut_at=10)
+
+
 def test_a_folder_that_cannot_be_locked_is_named_with_the_reason(tmp_path, monkeypatch):
     def refuse(file, how):
         raise OSError(errno.ENOLCK, "No locks available")
