@@ -1,7 +1,7 @@
 """What the configurations of Fashion-MNIST, CIFAR-10, CIFAR-100 and ChestX-ray14 share.
 
 The learning rates are those of the searches of Fashion-MNIST and CIFAR-10, see
-docs/results/rates.md. A method that was searched on Fashion-MNIST alone has its rates on all.
+docs/results/rates.md.
 """
 
 from ml_collections import ConfigDict
@@ -41,8 +41,7 @@ def configure(method: str, data: str, *, rates: str, **settings) -> ConfigDict:
     Args:
       rates: the data set in whose search the rates were chosen.
     """
-    of_fashion_mnist = base.searched("fashion_mnist", otherwise=WITH_MOMENTUM)
-    tuned = base.searched(rates, otherwise=of_fashion_mnist)
+    tuned = base.searched(rates, otherwise=WITH_MOMENTUM)
     dotted = {name.replace("__", "."): value for name, value in settings.items()}
     dotted |= PAPER.get(method, {})
     return base.configure(method, data, tuned=tuned, settings=SETTINGS | dotted)

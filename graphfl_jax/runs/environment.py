@@ -34,12 +34,20 @@ def environment() -> dict:
 
 def processor() -> str:
     """The name of the CPU."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # not Linux, or not readable
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    names = (
+        line.partition(":")[2].strip()
+        for line in processor_lines()
+        if line.startswith("model name")
+    )
     return next(names, "") or platform.processor() or platform.machine()
+
+
+def processor_lines() -> list[str]:
+    """What Linux says of the first CPU: lines "name : value"; elsewhere, none."""
+    try:
+        return Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    except OSError:  # not Linux, or not readable
+        return []
 
 
 def _git_commit() -> str | None:

@@ -40,7 +40,7 @@ from graphfl_jax.core import State
 from graphfl_jax.data.files import cache_folder
 from graphfl_jax.evaluation import Scope
 from graphfl_jax.program import Compiled
-from graphfl_jax.runs.environment import versions
+from graphfl_jax.runs.environment import processor_lines, versions
 from graphfl_jax.runs.identity import (
     PATHS,
     PROGRAMS,
@@ -392,11 +392,8 @@ def without_cache_of_jax():
 
 def _processor():
     """The model and the features of the first processor; outside Linux, only its kind."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
-    except FileNotFoundError:
-        return [platform.processor(), platform.machine()]
-    return [line for line in lines if line.startswith(PROCESSOR)]
+    lines = [line for line in processor_lines() if line.startswith(PROCESSOR)]
+    return lines or [platform.processor(), platform.machine()]
 
 
 def _read(folder, key):

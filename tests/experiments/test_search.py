@@ -211,6 +211,12 @@ def test_configurations_have_the_rates_that_their_search_chose(name):
     assert all(row["ended"] for row in results["searched"])
 
 
+def test_a_method_that_is_searched_on_fashion_mnist_is_searched_on_cifar10():
+    """Otherwise its rates on CIFAR-10 and CIFAR-100 would be those of no search."""
+    searched = configs.base.SEARCHED
+    assert set(searched["fashion_mnist"]) <= set(searched["cifar10"])
+
+
 def test_a_method_with_the_rates_of_another_keeps_what_it_states():
     chosen = {"hparams.client_lr": 1.0, "hparams.lambda_d": 0.01}
     results = {"searched": [{"method": "panacea-paper", "chosen": chosen}]}
